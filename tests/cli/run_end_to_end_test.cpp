@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 constexpr const char* kRunTemplate =
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
@@ -228,7 +229,7 @@ TEST_CASE_METHOD(RunFixture, "lintel run uses a server that has the model, and l
   const Result used = ask(model.string(), question, there);
   INFO(used.err);
   CHECK(used.code == 0);
-  CHECK(used.err == "lintel: the server at " + server.address() + " has world\n");
+  CHECK_THAT(used.err, StartsWith("lintel: the server at " + server.address() + " has world\n"));
   CHECK(used.out == own.out);
   // Another model of the same name is not that one.
   write_text_model(directory.path() / "other" / "world", /*vocab_size=*/301);
@@ -262,7 +263,7 @@ TEST_CASE_METHOD(RunFixture, "lintel run loads no model into a server that other
   const Result asked = ask(model.string(), "What is it?", {"--address", server.address()});
   CHECK(asked.code == 0);
   CHECK_THAT(asked.err, Contains("served for this conversation"));
-  CHECK_FALSE(server.lintel({"model", "list", "--json"}).out.find("world") != std::string::npos);
+  CHECK_THAT(server.lintel({"model", "list"}).out, Contains("loads on request"));
 }
 
 TEST_CASE_METHOD(RunFixture, "lintel run pulls a model of a hub once") {
@@ -282,7 +283,7 @@ TEST_CASE_METHOD(RunFixture, "lintel run pulls a model of a hub once") {
   // A server that has it under this name is used, as one that has it as a path's.
   const ServerProcess server({}, {"--model", "org/world=" + model.string()});
   const Result used = ask("org/world", "What is it?", {"--address", server.address()});
-  CHECK(used.err == "lintel: the server at " + server.address() + " has org/world\n");
+  CHECK_THAT(used.err, StartsWith("lintel: the server at " + server.address() + " has org/world\n"));
   CHECK(used.out == pulled.out);
   const Result offline = ask("org/absent", "a", {"--offline"});
   CHECK(offline.code == 1);

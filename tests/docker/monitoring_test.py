@@ -70,7 +70,7 @@ class MonitoringTest(unittest.TestCase):
         self.assertLessEqual(set(asked), known)
 
     def test_flags_that_the_rules_name_are_the_server_s(self):
-        shown = subprocess.run([os.environ["LINTEL_SERVER"], "--help"], check=True,
+        shown = subprocess.run([os.environ["LINTEL_SERVER"], "--help-all"], check=True,
                                capture_output=True, text=True).stdout
         with open(RULES, encoding="utf-8") as file:
             named = set(re.findall(r"--[a-z-]+", file.read()))

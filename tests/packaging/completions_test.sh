@@ -71,14 +71,16 @@ for program in lintel lintel-server lintel-convert lintel-bench; do
   count=0
   for ((i = 0; i < ${#commands[@]}; ++i)); do
     read -ra path <<<"${commands[i]}" || true
-    help=$("$bin/$program" "${path[@]}" --help)
+    all=--help
+    [[ $program != lintel-server ]] || all=--help-all
+    help=$("$bin/$program" "${path[@]}" $all)
     offered "$function" "$program" "${path[@]}" --
     diff <(flags <<<"$help") <(tr ' ' '\n' <<<"$words" | sort) || fail "flags of $program ${commands[i]}"
     count=$((count + $(wc -w <<<"$words")))
     offered "$function" "$program" "${path[@]}" ""
     if grep -q '^Subcommands:' <<<"$help"; then
       for word in $words; do commands+=("${commands[i]} $word"); done
-      diff <(sed -n '/^Subcommands:/,/^$/s/^  \([a-z-]*\) .*/\1/p' <<<"$help" | sort) <(tr ' ' '\n' <<<"$words" | sort) \
+      diff <(sed -n '/^Subcommands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p' <<<"$help" | sort) <(tr ' ' '\n' <<<"$words" | sort) \
         || fail "commands of $program ${commands[i]}"
     fi
   done
@@ -91,7 +93,7 @@ while read -r flag words; do
     error=$("$bin/lintel-server" "$flag" "$word" --no-such-flag 2>&1) && fail "--no-such-flag is accepted"
     [[ $error == *no-such-flag* && $error != *"$flag"* ]] || fail "$flag $word: $error"
   done
-done < <(for flag in $("$bin/lintel-server" --help | flags); do
+done < <(for flag in $("$bin/lintel-server" --help-all | flags); do
   offered _lintel_server lintel-server "$flag" ""
   [[ $flag == --completion || -z $words || $words == *model* ]] || echo "$flag $words"
 done)

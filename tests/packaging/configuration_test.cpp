@@ -95,7 +95,7 @@ TEST_CASE("the shared store that the installed configuration describes is accept
 TEST_CASE("values that the installed configuration shows as defaults are those of --help") {
   ServerOptions options;
   std::string help;
-  const char* const arguments[] = {"lintel-server", "--help"};
+  const char* const arguments[] = {"lintel-server", "--help-all"};
   REQUIRE_FALSE(parse_server_options(2, arguments, &options, &help));
   // Examples, and what depends on the machine.
   const std::set<std::string> without = {"model-repository", "load-model",    "tls-cert",

@@ -115,7 +115,10 @@ void add_help(const std::vector<std::string>& path, std::vector<std::string>& te
   std::istringstream lines(result.out);
   bool is_of_commands = false;
   for (std::string text; std::getline(lines, text);) {
-    if (text.empty() || text.front() != ' ') is_of_commands = text == "Subcommands:";
+    if (text.empty() || text.front() != ' ') {
+      is_of_commands = text == "Subcommands:";
+      continue;
+    }
     const std::size_t end = text.find(' ', 2);
     if (!is_of_commands || text.size() < 3 || text[2] == ' ') continue;
     if (text.starts_with("  help ")) continue;

@@ -401,7 +401,7 @@ TEST_CASE("the command line loads, lists and unloads models") {
   CHECK(all[0]["state"] == "unavailable");
   CHECK(all[0]["reason"] == "unloaded");
   CHECK(all[2]["name"] == "tokens");
-  CHECK_THAT(lintel({"list", "--all"}).out, Contains("unavailable"));
+  CHECK_THAT(lintel({"list", "--all"}).out, Contains("not loaded"));
   const Result wrong = server.process->lintel({"model", "load", "../x"});
   CHECK(wrong.code != 0);
   CHECK_THAT(wrong.err, Contains("cannot name a model"));
