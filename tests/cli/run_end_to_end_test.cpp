@@ -283,7 +283,8 @@ TEST_CASE_METHOD(RunFixture, "lintel run pulls a model of a hub once") {
   // A server that has it under this name is used, as one that has it as a path's.
   const ServerProcess server({}, {"--model", "org/world=" + model.string()});
   const Result used = ask("org/world", "What is it?", {"--address", server.address()});
-  CHECK_THAT(used.err, StartsWith("lintel: the server at " + server.address() + " has org/world\n"));
+  CHECK_THAT(used.err,
+             StartsWith("lintel: the server at " + server.address() + " has org/world\n"));
   CHECK(used.out == pulled.out);
   const Result offline = ask("org/absent", "a", {"--offline"});
   CHECK(offline.code == 1);

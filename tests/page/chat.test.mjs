@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tab Chat, with a model whose template shows tools and thinks where it is asked to.
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
@@ -25,7 +25,9 @@ writeFileSync(
 describe('Chat', () => {
   after(() => rmSync(directory, { recursive: true }));
   const model = 'text-rwkv7-small';
-  const weights = new URL(`../../weights/${model}`, import.meta.url).pathname;
+  const weights = join(directory, model);
+  cpSync(new URL(`../../weights/${model}`, import.meta.url).pathname, weights, { recursive: true });
+  rmSync(join(weights, 'generation_config.json')); // its stop_strings end answers early
   const at = watchedPages('--model', weights, '--chat-template', `${model}=${template}`);
   const turn = (n) => `.turn:nth-child(${n})`;
   const setting = (name, value) => at.set(`#chat-settings [name=${name}]`, value);

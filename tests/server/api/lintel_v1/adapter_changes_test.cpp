@@ -261,8 +261,8 @@ TEST_CASE("an adapter's memory is admitted before it is loaded, and released aft
   const grpc::Status refused = f.load_adapter("huge");
   // It would not fit if it were alone: there is no time to try again.
   CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
-  CHECK_THAT(refused.error_message(), Contains("adapter huge of model second needs") &&
-                                          Contains("of --model-memory"));
+  CHECK_THAT(refused.error_message(),
+             Contains("adapter huge of model second needs") && Contains("of --model-memory"));
   CHECK_FALSE(detail_of<google::rpc::RetryInfo>(refused));
   CHECK(f.adapters() == Names{"a"});
   CHECK(f.generate_with("a").status.ok());
