@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's models: listed once, and again on request.
+import { onReach } from './reach.js';
 import { unary } from './rpc.js';
 
 export const isLoaded = (model) => model.state === 'MODEL_STATE_READY';
@@ -21,6 +22,10 @@ export function namedModels(listed) {
 }
 
 let known;
+// What a server that went away listed, another one need not.
+onReach((reached) => {
+  if (!reached) known = undefined;
+});
 export function models(again = false) {
   if (!known || again) {
     known = listedModels().then(namedModels);
