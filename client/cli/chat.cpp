@@ -54,7 +54,7 @@ int render(const Client& client, const ChatFlags& flags, Console& console) {
   if (!flags.connection.model.empty()) {
     const nlohmann::ordered_json request = parse_json(body, what);
     if (request.is_object() && !request.contains("model")) {
-      // As text, so that members keep their form.
+      // The body stays a text: its members keep their form.
       const std::string model = nlohmann::ordered_json(flags.connection.model).dump();
       body.insert(body.find('{') + 1, "\"model\":" + model + (request.empty() ? "" : ","));
     }

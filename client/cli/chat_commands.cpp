@@ -73,8 +73,7 @@ std::vector<std::string> chat_names() {
   throw Failure(path.string() + ": cannot be written: " + std::strerror(error));
 }
 
-// In place of what was there, whole or not at all. What is said to a model is its owner's: others
-// cannot read it.
+// Replaces the file by one that its owner alone can read, whole or not at all.
 void write_private(const fs::path& path, const std::string& text) {
   std::string part = path.string() + ".XXXXXX";
   const int file = mkstemp(part.data());  // mode 0600
@@ -153,7 +152,7 @@ class Talk {
     say("the model's chat template leaves system messages out");
   }
 
-  // What was typed or pasted. `text` of several lines is no command.
+  // A line that was typed, or lines that were pasted, which are no command.
   struct Typed {
     std::string text;
     bool is_command = false;
@@ -194,7 +193,7 @@ class Talk {
     return Typed{text, is_line && text.starts_with('/')};
   }
 
-  // What fails is said, and the next line may do better.
+  // Runs `body` and prints the error of a call that fails; the conversation continues.
   template <typename Body>
   void attempt(Body&& body) {
     std::string text;

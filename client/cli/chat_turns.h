@@ -55,7 +55,7 @@ struct ChatTurn {
   std::string response;           // its id; empty: it is not stored
 };
 
-// What was last asked: how it ended and what it took.
+// The end of the last answer, and what it took.
 struct ChatStats {
   v1::ChatUsage usage;
   bool has_usage = false;       // not of one that was stopped
@@ -104,7 +104,7 @@ class Chat {
 
   const std::string& system() const { return system_; }
   void set_system(std::string text) { system_ = std::move(text); }
-  // Whether the prompt shows it.
+  // True if the prompt shows the system message.
   bool shows_system();
   void set_think(std::string word);
 
@@ -132,8 +132,8 @@ class Chat {
   void show(const v1::ChatDelta& delta);
   // Reasoning is dim on a terminal, and left out elsewhere.
   void set_dim(bool dim);
-  // What people see while there is nothing to show: the state of a model that is loaded, else
-  // `text`.
+  // The line that stands there until the first token: the state of the model while it is loaded,
+  // else `text`.
   std::string waiting_text(const std::string& text, Cancellation& cancellation) const;
 
   const Client& client_;

@@ -25,7 +25,7 @@ void add_token(CLI::App& app, CommandLine& command_line);
 void add_pull(CLI::App& app, CommandLine& command_line);
 void add_run(CLI::App& app, CommandLine& command_line);
 
-// What commands do for `lintel run`.
+// Functions of other commands that `lintel run` calls.
 
 // Talks to the model that the connection names. `question`: the only one; else standard input has
 // the questions, or off a terminal the one question. Returns an ExitCode.
@@ -35,10 +35,11 @@ using TalkOver = std::function<int(const ConnectionFlags& connection,
 // responses or of --render. What is returned reads them, so it is called once they are parsed.
 TalkOver add_talk_flags(CLI::App& command, Console& console);
 
-// What hub::parse_pull_source() takes, of the hub that the environment names. Throws UsageError.
+// Reads `text` as hub::parse_pull_source() does, with the hub that the environment names. Throws
+// UsageError.
 hub::PullSource parse_source(const std::string& text);
-// Where the model is, after it was pulled, with progress on a terminal, unless the cache has all of
-// it. `offline`: the cache alone is looked at. Throws HubError.
+// Pulls the model, with progress on a terminal, unless the cache has all of it, and returns its
+// path. `offline`: looks at the cache alone. Throws HubError.
 std::string pull_if_missing(const hub::PullSource& source, bool offline, Console& console);
 
 }  // namespace lintel::cli

@@ -270,7 +270,7 @@ class Interactive {
     }
   }
 
-  // What fails is said, and the next line may do better.
+  // Runs `body` and prints the error of a call that fails; the next line is read.
   template <typename Body>
   void attempt(Body&& body) {
     std::string text;

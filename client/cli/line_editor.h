@@ -186,8 +186,8 @@ class LineEditor {
     }
   }
 
-  // What libedit inserts: characters of the locale, tabs and line ends. A terminal sends a carriage
-  // return for a line end.
+  // Returns the part of a paste that libedit inserts: characters of the locale, tabs and line ends,
+  // for which a terminal sends carriage returns.
   static std::string insertable(std::string_view pasted) {
     std::string text;
     std::mbstate_t state{};
@@ -241,7 +241,7 @@ class LineEditor {
     return CC_NEWLINE;
   }
 
-  // As read_byte(), of a character.
+  // Reads a character as read_byte() reads a byte.
   static int read_character(EditLine* editor, wchar_t* character) {
     LineEditor& self = of(editor);
     std::mbstate_t state{};

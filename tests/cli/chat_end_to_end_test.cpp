@@ -271,7 +271,7 @@ TEST_CASE("in a terminal lintel chat names model, context and help, and asks onc
   CHECK(chat.terminal().wait() == 0);
 }
 
-TEST_CASE("in a terminal what is pasted is one question, and so are lines that belong together") {
+TEST_CASE("a paste in a terminal is one question, and so are lines that belong together") {
   ChatTerminal chat;
   chat.terminal().read_until(">>> ");
   // With the line ends of terminals, a tab, characters of several bytes, and what no text has.
@@ -293,7 +293,7 @@ TEST_CASE("in a terminal what is pasted is one question, and so are lines that b
                                                      "first \nsecond", "/a\nb", "c", "/x"});
 }
 
-TEST_CASE("in a terminal Ctrl-C leaves what is typed, and Ctrl-D ends") {
+TEST_CASE("Ctrl-C in a terminal drops the line that is typed, and Ctrl-D ends") {
   ChatTerminal chat;
   chat.terminal().read_until(">>> ");
   chat.terminal().type("never\x03");

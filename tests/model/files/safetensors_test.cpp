@@ -233,7 +233,7 @@ TEST_CASE("a written file reads back, F32 bit for bit and the others rounded to 
                   std::invalid_argument);
 }
 
-TEST_CASE("a pointer of Git LFS in the place of weights is refused as what it is") {
+TEST_CASE("a Git LFS pointer in the place of weights is refused by that name") {
   const testing::TemporaryDirectory directory;
   const auto path = directory.path() / "model.safetensors";
   std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n";
