@@ -15,7 +15,7 @@ struct NumericsFingerprint {
   // SHA-256 of the model, its attention, its weight type, the type of its KV caches and what the
   // probe gave.
   std::string hex;
-  std::string text;  // for people: "int8 avx512_vnni, AVX3_ZEN4, lintel 0.2.0"
+  std::string text;  // for people: "int8 avx512_vnni, AVX3_ZEN4, lintel 0.3.0"
 };
 
 // Tokens of the probe; fewer where a sequence cannot hold as many.

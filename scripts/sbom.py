@@ -3,7 +3,7 @@
 """Writes a software bill of materials (SPDX 2.3, JSON) of the archive: Lintel, and the Debian packages whose libraries
 it carries.
 
-  scripts/carry_libraries.sh TREE | scripts/sbom.py --name lintel-0.2.0-linux-amd64 --version 0.2.0 >FILE
+  scripts/carry_libraries.sh TREE | scripts/sbom.py --name lintel-0.3.0-linux-amd64 --version 0.3.0 >FILE
 
 Reads lines "PACKAGE VERSION LIBRARY...". The time is $SOURCE_DATE_EPOCH, so that the same archive has the same file.
 Licences stand in the archive's own share/doc/lintel/libraries, whole; here they are not asserted.
