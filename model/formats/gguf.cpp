@@ -65,9 +65,9 @@ std::optional<PartName> parse_part_name(const std::string& file) {
 }
 
 const GgufValue& value_of_key(const GgufKeys& keys, std::string_view key, const std::string& file,
-                              bool is_array, const std::string& expected) {
+                              bool is_array, const char* expected) {
   const auto found = keys.find(key);
-  if (found == keys.end()) fail_at_key(file, key, "missing, expected " + expected);
+  if (found == keys.end()) fail_at_key(file, key, std::string("missing, expected ") + expected);
   const GgufValue& value = found->second;
   if (value.is_array() != is_array) {
     fail_at_key(file, key, "found " + value.type_name() + ", expected " + expected);
@@ -76,7 +76,7 @@ const GgufValue& value_of_key(const GgufKeys& keys, std::string_view key, const 
 }
 
 const GgufValue& list_of_key(const GgufKeys& keys, std::string_view key, const std::string& file,
-                             const std::string& expected) {
+                             const char* expected) {
   const GgufValue& value = value_of_key(keys, key, file, true, expected);
   if (value.size() <= kMaxGgufListSize) return value;
   fail_at_key(file, key,
