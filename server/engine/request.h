@@ -124,6 +124,8 @@ struct StopOptions {
   std::vector<std::int32_t> tokens;
   std::vector<std::string> strings;  // models with a tokenizer only; 1 .. kMaxStopStringBytes long
   bool include_in_output = false;
+  // Neither stops before the call has produced so many tokens: until then no such token is drawn.
+  std::int64_t min_tokens = 0;
 };
 
 // Longest permitted stop string: a sequence remembers one byte less for matches across calls.

@@ -39,6 +39,7 @@ struct ChatParams {
   bool continue_final_message = false;
   std::optional<std::uint32_t> max_tokens;
   bool logprobs = false;
+  bool return_token_ids = false;
   std::uint32_t top_logprobs = 0;
   std::uint32_t num_choices = 1;
 };

@@ -38,6 +38,8 @@ constexpr Member kMembers[] = {
     {"stop.token_ids", [](GenerateParams& p) -> Param { return &p.stop.token_ids; }},
     {"stop.include_in_output",
      [](GenerateParams& p) -> Param { return &p.stop.include_in_output; }},
+    {"stop.ignore_eos", [](GenerateParams& p) -> Param { return &p.stop.ignore_eos; }},
+    {"stop.min_tokens", [](GenerateParams& p) -> Param { return &p.stop.min_tokens; }},
     {"num_samples", [](GenerateParams& p) -> Param { return &p.num_samples; }},
     {"log2_probs", [](GenerateParams& p) -> Param { return &p.log2_probs; }},
     {"top_log2_probs", [](GenerateParams& p) -> Param { return &p.top_log2_probs; }},

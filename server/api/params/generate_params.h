@@ -58,6 +58,8 @@ struct StopParams {
   std::vector<std::string> strings;
   std::vector<std::int32_t> token_ids;
   bool include_in_output = false;
+  bool ignore_eos = false;
+  std::uint32_t min_tokens = 0;
 };
 
 // The members are lintel.v1's, and mean what proto/lintel/v1/generation.proto says. None is checked
