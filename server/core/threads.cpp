@@ -9,10 +9,17 @@
 namespace lintel {
 
 WorkThreads::WorkThreads(int threads, std::size_t most_queued) : most_queued_(most_queued) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work_until_closed(); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work_until_closed(); });
+  } catch (...) {  // those that run are joined before the object goes
+    close();
+    throw;
+  }
 }
 
-WorkThreads::~WorkThreads() {
+WorkThreads::~WorkThreads() { close(); }
+
+void WorkThreads::close() {
   {
     MutexLock lock(mutex_);
     closing_ = true;

@@ -108,7 +108,8 @@ bool survives(ServerThread thread, Turn&& turn) noexcept {
 // First come, first served. Thread-safe.
 class WorkThreads {
  public:
-  // threads: 0: the caller does the work itself. most_queued: of work that has not started.
+  // threads: 0: the caller does the work itself. most_queued: of work that has not started. Throws
+  // std::system_error where the system has no more threads.
   WorkThreads(int threads, std::size_t most_queued);
   ~WorkThreads();  // does what is queued
 
@@ -119,6 +120,7 @@ class WorkThreads {
 
  private:
   void work_until_closed() EXCLUDES(mutex_);
+  void close() EXCLUDES(mutex_);
 
   const std::size_t most_queued_;
   mutable Mutex mutex_;

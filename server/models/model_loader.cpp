@@ -79,9 +79,9 @@ class SelfCheck {
         workspace_(model.new_workspace(static_cast<std::size_t>(most_rows_))) {}
 
   bool passes() {
-    // Batches of several sizes and the largest there is: what multiplies a matrix was proven for
-    // its shape before (ProductLibrary), this is the whole. Of each the last row and some between:
-    // all alone would take most of the start. Alone means on one thread, too.
+    // Compares outputs of batches, of several sizes and the largest, with those of single rows on
+    // one thread. Products of matrices were proven by their shapes before (ProductLibrary). The
+    // last row of each batch and some between are taken, since all would take most of the start.
     using Numbers = std::vector<int>;
     std::map<int, Outputs> alone;
     for (const int i :

@@ -19,7 +19,6 @@
 
 #include "model/core/errors.h"
 #include "model/model_files.h"
-#include "server/core/threads.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_repository.h"
 
@@ -76,6 +75,7 @@ namespace {
 constexpr std::chrono::milliseconds kTryAgain{100};  // where there was no memory
 constexpr std::size_t kMostWaitingLoads = 16;
 constexpr std::size_t kMostWaitingRequests = 1024;  // for loads, of all models
+constexpr int kAnswerThreads = 2;                   // where requests go on that waited for a model
 
 using Kind = LoadRefusal::Kind;
 
@@ -114,7 +114,8 @@ ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
       memory_(std::make_shared<ModelMemory>(options.memory_bytes)),
       loader_(options_, store.options(), memory_, clock, prefixes),
       repository_(options.models_directory()),
-      clock_(clock) {
+      clock_(clock),
+      answers_(options.loads_on_request() ? kAnswerThreads : 0, kMostWaitingRequests) {
   try {
     loading_ = std::thread([this] { run_loads(); });
     draining_ = std::thread([this] { run_drains(); });
@@ -534,6 +535,14 @@ void ModelManager::answer_waiting(const Key& key, const std::optional<LoadRefusa
     }
   }
   for (const Waiter& each : waiting) {
+    bool is_handed_on = false;
+    catch_exceptions(
+        [&] {
+          is_handed_on = answers_.run([done = each.done, refused, model] { done(refused, model); });
+        },
+        [] {});
+    if (is_handed_on) continue;
+    // There is no memory to hand it on.
     survives(ServerThread::kModelLoads, [&] { each.done(refused, model); });
   }
 }

@@ -18,6 +18,7 @@
 #include "server/core/clock.h"
 #include "server/core/histogram.h"
 #include "server/core/mutex.h"
+#include "server/core/threads.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
@@ -81,8 +82,9 @@ class ModelManager {
 
   // Called exactly once, by any thread, with either.
   using OnLoaded = std::function<void(const std::optional<LoadRefusal>&, const SharedModel& model)>;
-  // For a request that names a model which is not ready: called when it is, or cannot be. One load
-  // answers all that wait for it, on its thread. After a load that failed it is refused for
+  // For a request that names a model which is not ready: called when it is, or cannot be, on a
+  // thread that loads nothing, so that no later load waits for what a request does with its model.
+  // One load answers all that wait for it. After a load that failed it is refused for
   // kFailureTime. `waiter`: for stop_waiting(). REQUIRES: loads_on_request().
   void wait_for(const std::string& name, std::optional<std::int64_t> version, const void* waiter,
                 OnLoaded done) EXCLUDES(mutex_);
@@ -145,7 +147,7 @@ class ModelManager {
 
  private:
   using Key = std::pair<std::string, std::optional<std::int64_t>>;
-  // What the loading thread is asked for: one of the two is called.
+  // A job of the loading thread, which calls either `run` or `refuse`.
   struct Load {
     std::string model;
     std::function<void()> run;
@@ -232,6 +234,7 @@ class ModelManager {
   Histogram<11> load_seconds_{{0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0}};
   std::atomic<std::uint64_t> failed_{0}, refused_{0}, unloaded_idle_{0}, unloaded_for_memory_{0};
   std::thread loading_, draining_;
+  WorkThreads answers_;  // to requests that waited; last: they use the rest
 };
 
 }  // namespace lintel

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "model/model_files.h"
@@ -46,10 +47,12 @@ struct OnRequestFixture : ModelsFixture {
   }
 
   using Answer = std::optional<LoadRefusal>;
-  std::future<Answer> begin_wait(const std::string& name, const void* waiter = nullptr) {
+  // released: kept until the manager has dropped the request and the model that it answered with.
+  std::future<Answer> begin_wait(const std::string& name, const void* waiter = nullptr,
+                                 const std::shared_ptr<void>& released = nullptr) {
     auto answer = std::make_shared<std::promise<Answer>>();
     manager->wait_for(name, std::nullopt, waiter,
-                      [answer](const Answer& refusal, const SharedModel& model) {
+                      [answer, released](const Answer& refusal, const SharedModel& model) {
                         if ((model != nullptr) == refusal.has_value()) {
                           // Catch2 takes no check from this thread.
                           answer->set_exception(std::make_exception_ptr(
@@ -60,9 +63,12 @@ struct OnRequestFixture : ModelsFixture {
                       });
     return answer->get_future();
   }
-  // Afterwards the thread that loads uses no model any more.
+  // Afterwards no thread of the manager uses a model any more.
   Answer wait(const std::string& name) {
-    Answer answer = begin_wait(name).get();
+    std::promise<void> released;
+    Answer answer =
+        begin_wait(name, nullptr, {&released, [](auto* promise) { promise->set_value(); }}).get();
+    released.get_future().wait();
     std::promise<void> next;
     manager->load("nosuch", std::nullopt, [&](const auto&, const auto&) { next.set_value(); });
     next.get_future().wait();
@@ -115,6 +121,28 @@ TEST_CASE("requests that wait for a model are answered by one load, in any order
   CHECK(f.manager->stats().waiting == 0);
   CHECK_FALSE(f.wait("a"));  // it is there already
   CHECK(f.manager->stats().loaded == 2);
+}
+
+TEST_CASE("a request that has its model delays no load of another") {
+  OnRequestFixture f;
+  std::promise<void> release;
+  std::promise<std::thread::id> ran_on;
+  f.manager->wait_for("a", std::nullopt, &f, [&](const auto&, const auto&) {
+    ran_on.set_value(std::this_thread::get_id());
+    release.get_future().wait();
+  });
+  const std::thread::id answering = ran_on.get_future().get();
+  std::future<OnRequestFixture::Answer> other = f.begin_wait("b");
+  CHECK(other.wait_for(seconds(30)) == std::future_status::ready);
+  std::promise<std::thread::id> loads_on;
+  f.manager->load("nosuch", std::nullopt, [&](const auto&, const auto&) {
+    loads_on.set_value(std::this_thread::get_id());
+  });
+  std::future<std::thread::id> loading = loads_on.get_future();
+  const bool is_loaded = loading.wait_for(seconds(30)) == std::future_status::ready;
+  CHECK(is_loaded);
+  release.set_value();
+  CHECK(loading.get() != answering);
 }
 
 TEST_CASE("a load without room unloads the models that are unused for longest, and no others") {
