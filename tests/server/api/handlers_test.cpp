@@ -126,6 +126,26 @@ TEST_CASE("any failed allocation: a handler of a unary call ends it once and hol
   }
 }
 
+TEST_CASE("a stream allocates a few times for a message of one token") {
+  // Those of protobuf and of the outbox. The coroutine that began the stream is over.
+  constexpr std::int64_t kMost = 12;
+  HandlerFixture f;
+  // Allocations on this thread, which runs the handler, the steps and the writes.
+  const auto count = [&](std::uint32_t tokens) {
+    v1::GenerateRequest request = request_for("tokens", {1, 2}, tokens);
+    request.set_max_tokens_per_message(1);
+    bool ignored = false;
+    const AllocationCount allocations;
+    CHECK(f.run(f.method(f.generation, "Generate"), request, {}, ignored) == grpc::StatusCode::OK);
+    return static_cast<std::int64_t>(allocations.so_far());
+  };
+  count(48);  // what is made once
+  const std::int64_t few = count(16), many = count(48);
+  INFO("of 16 tokens: " << few << ", of 48: " << many);
+  CHECK(many > few);
+  CHECK(many - few <= 32 * kMost);
+}
+
 TEST_CASE("a handler that waits is charged with its coroutine, one that does not is not") {
   HandlerFixture f(/*request_memory=*/256);
   bool ignored = false;

@@ -5,13 +5,20 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
 
+#include "lintel/v1/chat.pb.h"
 #include "lintel/v1/model.pb.h"
+#include "lintel/v1/response.pb.h"
 #include "model/tokenizer/text_stream.h"
 #include "server/http/connect/rpc_format.h"
 #include "tests/server/support/http_client.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {
@@ -308,6 +315,102 @@ TEST_CASE("an error has the protocol's shape, gRPC's code and message, and its d
   const HttpReply unary = post(port, "/lintel.v1.ModelService/Get", R"({"name":"nosuch"})");
   CHECK(unary.status == 404);
   CHECK(json::parse(unary.body)["code"] == "not_found");
+}
+
+// The messages of a streamed answer to `request` in one of the protocols.
+template <typename Message>
+std::vector<Message> streamed(int port, const std::string& path,
+                              const google::protobuf::Message& request, const std::string& type) {
+  const bool is_json = type == "application/connect+json";
+  const std::string message = is_json ? json_of(request) : request.SerializeAsString();
+  const HttpReply reply = post(port, path, envelope(0, message), type);
+  REQUIRE(reply.status == 200);
+  std::vector<Message> all;
+  for (const Envelope& one : envelopes(reply.body)) {
+    if (one.flags != 0) {
+      CHECK((one.message == "{}" || one.message == "grpc-status: 0\r\n"));
+      continue;
+    }
+    Message& parsed = all.emplace_back();
+    REQUIRE((is_json ? google::protobuf::util::JsonStringToMessage(one.message, &parsed).ok()
+                     : parsed.ParseFromString(one.message)));
+  }
+  return all;
+}
+
+TEST_CASE("a chat and a response have the same text in every protocol") {
+  const TemporaryDirectory files;
+  const auto path = files.path() / "chat.jinja";
+  std::ofstream(path) << "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+                         "{% if add_generation_prompt %}assistant: {% endif %}";
+  ServerOptions options = with_http();
+  options.models.chat_templates = {{"m", path}};
+  static const SteadyClock clock;
+  TestServer server(options, clock, {{"m", text_model()}});
+  const int port = server.server().http_port();
+  const auto protocol = GENERATE(as<std::string>(), "application/connect+proto",
+                                 "application/connect+json", "application/grpc-web+proto", "lines");
+  CAPTURE(protocol);
+  const auto lines_of = [&](const std::string& method, const std::string& body) {
+    const HttpReply reply = post(port, method, json{{"body", body}}.dump(), "");
+    REQUIRE(reply.status == 200);
+    std::vector<json> lines;
+    std::istringstream text(reply.body);
+    for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+    return lines;
+  };
+
+  SECTION("of a chat") {
+    const std::string method = "/lintel.v1.ChatService/Complete";
+    const std::string body = json{
+        {"model", "m"},
+        {"messages", json::array({{{"role", "user"}, {"content", "Hello"}}})},
+        {"max_tokens", 12},
+        {"temperature", 0}}.dump();
+    const HttpReply openai = post(port, "/v1/chat/completions", body);
+    REQUIRE(openai.status == 200);
+    std::string content;
+    if (protocol == "lines") {
+      for (const json& line : lines_of(method, body)) {
+        for (const json& delta : line.value("deltas", json::array())) {
+          content += delta.value("content", "");
+        }
+      }
+    } else {
+      v1::ChatRequest request;
+      request.set_body(body);
+      for (const auto& message : streamed<v1::ChatResponse>(port, method, request, protocol)) {
+        for (const v1::ChatDelta& delta : message.deltas()) content += delta.content();
+      }
+    }
+    CHECK_FALSE(content.empty());
+    CHECK(content == json::parse(openai.body)["choices"][0]["message"]["content"]);
+  }
+  SECTION("of a response") {
+    const std::string method = "/lintel.v1.ResponseService/Create";
+    const std::string body = json{
+        {"model", "m"},
+        {"input", "Hello"},
+        {"max_output_tokens", 16},
+        {"store", false},
+        {"temperature", 0}}.dump();
+    const HttpReply openai = post(port, "/v1/responses", body);
+    REQUIRE(openai.status == 200);
+    std::string response;
+    if (protocol == "lines") {
+      for (const json& line : lines_of(method, body)) response = line.value("response", response);
+    } else {
+      v1::CreateResponseRequest request;
+      request.set_body(body);
+      for (const auto& message : streamed<v1::ResponseEvents>(port, method, request, protocol)) {
+        if (!message.response().empty()) response = message.response();
+      }
+    }
+    REQUIRE_FALSE(response.empty());
+    const json output = json::parse(response)["output"][0]["content"][0]["text"];
+    CHECK_FALSE(output.get<std::string>().empty());
+    CHECK(output == json::parse(openai.body)["output"][0]["content"][0]["text"]);
+  }
 }
 
 TEST_CASE("every method of lintel.v1 has a route") {
