@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
+#include <utility>
 
 #include "server/api/refusals.h"
 #include "server/core/threads.h"
@@ -72,6 +74,22 @@ void wait_for_model(const Call& call, const AbsentModel& absent, ModelWait::Done
 }
 
 }  // namespace
+
+grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
+                          std::function<void()> work) {
+  return run_by_store(context, [log_fields, work = std::move(work)] {
+    // Without memory for its log fields it is done all the same: its call waits for it.
+    std::optional<LogScope> log;
+    catch_exceptions([&] { log.emplace(log_fields); }, [] {});
+    work();
+  });
+}
+
+grpc::Status run_by_store(const ServiceContext& context, std::function<void()> work) {
+  if (context.persistent_sessions->run(std::move(work))) return grpc::Status::OK;
+  return resource_exhausted("too many calls wait for the session store",
+                            std::chrono::milliseconds(200));
+}
 
 void Call::resume(TaskPromise& task, grpc::Status& status) noexcept {
   if (is_on_store) {

@@ -29,6 +29,13 @@
 
 namespace lintel {
 
+// Has a thread of the store run `work`, whose lines of the log are the call's. RESOURCE_EXHAUSTED:
+// too much waits, and it is not run. REQUIRES: there is a store.
+grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
+                          std::function<void()> work);
+// The same, without fields of the log.
+grpc::Status run_by_store(const ServiceContext& context, std::function<void()> work);
+
 // A handler's call, and what it waits for.
 struct Call {
   // Continues the task on the call's threads: one of the store's, once the call has asked for it,

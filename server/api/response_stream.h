@@ -9,7 +9,8 @@
 
 #include "server/core/mutex.h"
 #include "server/rpc/active_calls.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

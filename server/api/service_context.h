@@ -3,11 +3,8 @@
 // them.
 #pragma once
 
-#include <grpcpp/support/status.h>
-
 #include <atomic>
 #include <chrono>
-#include <functional>
 
 #include "server/api/streaming_options.h"
 #include "server/core/clock.h"
@@ -74,18 +71,5 @@ struct ServiceContext {
   PersistentSessions* persistent_sessions = nullptr;  // null: nothing outlives the process
   StoredChatStates* chat_states = nullptr;            // null with persistent_sessions
 };
-
-// Work that may have to wait for the session store.
-
-// Has a thread of the store run `work`, whose lines of the log are the call's. RESOURCE_EXHAUSTED:
-// too much waits, and it is not run. REQUIRES: there is a store.
-grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
-                          std::function<void()> work);
-// The same, without fields of the log.
-grpc::Status run_by_store(const ServiceContext& context, std::function<void()> work);
-
-// Of a session that was just made: what of it is to outlive the server does when this says OK;
-// else it is gone again. Waits where there is a store.
-grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
 
 }  // namespace lintel

@@ -15,7 +15,8 @@
 #include "grpc/channelz/v1/channelz.grpc.pb.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 
 namespace lintel {
 namespace {

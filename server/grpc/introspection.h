@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 
 namespace lintel {
 

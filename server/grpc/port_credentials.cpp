@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "server/observability/logging.h"
-#include "server/observability/request_id.h"
 #include "server/rpc/call_scope.h"
 #include "server/rpc/status.h"
 

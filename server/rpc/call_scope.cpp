@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "server/observability/request_id.h"
+#include "server/observability/logging.h"
 #include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 #include "server/security/identity.h"

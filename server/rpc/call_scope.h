@@ -333,4 +333,27 @@ class StreamQuota {
   State state_ = State::kOutside;
 };
 
+// StreamCall: a CallScope, and what else a streaming call holds.
+
+// Of a call that reads and produces tokens, from its headers to its end. Used by one thread at a
+// time.
+struct StreamCall {
+  StreamCall(const CallPolicy& gate, RpcCall& context, Method method)
+      : scope(gate, context, method), quota(gate.quotas, scope.caller().name) {}
+
+  // The call does nothing more, and its client does not know yet.
+  void finish(TokenUse used) noexcept {
+    scope.note_use(used);
+    quota.finish();
+  }
+  // The call is gone.
+  void end(const grpc::Status& status) noexcept {
+    quota.leave();
+    scope.end(status);
+  }
+
+  CallScope scope;
+  StreamQuota quota;
+};
+
 }  // namespace lintel

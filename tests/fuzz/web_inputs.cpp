@@ -21,7 +21,7 @@
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/websocket.h"
-#include "server/observability/request_id.h"
+#include "server/observability/logging.h"
 #include "server/openai/http/completion_request.h"
 #include "tests/server/http/read_json.h"
 

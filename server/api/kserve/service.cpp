@@ -29,7 +29,8 @@
 #include "server/api/token_stream.h"
 #include "server/core/mutex.h"
 #include "server/models/model_registry.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 #include "server/sessions/persistence/replayed_response.h"
 

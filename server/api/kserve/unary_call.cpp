@@ -12,7 +12,8 @@
 #include <utility>
 
 #include "server/api/refusals.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 #include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/persistence/replayed_response.h"

@@ -28,7 +28,7 @@
 #include "server/engine/request.h"
 #include "server/grammar/grammar_cache.h"
 #include "server/openai/chat_request.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {

@@ -18,7 +18,8 @@
 #include "server/api/service_context.h"
 #include "server/api/session_checks.h"
 #include "server/engine/token_sink.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

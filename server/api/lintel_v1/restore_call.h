@@ -19,7 +19,8 @@
 #include "server/core/mutex.h"
 #include "server/engine/token_sink.h"
 #include "server/models/model_registry.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "server/sessions/session_manager.h"
 #include "server/sessions/snapshot.h"
 

@@ -14,7 +14,8 @@
 #include "server/api/response_stream.h"
 #include "server/api/service_context.h"
 #include "server/core/request_memory.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {
@@ -105,5 +106,9 @@ inline v1::ValueSource wire_source(TokenSource source) {
   }
   return v1::VALUE_SOURCE_UNSPECIFIED;
 }
+
+// Of a session that was just made: what of it is to outlive the server does when this says OK;
+// else it is gone again. Waits where there is a store.
+grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
 
 }  // namespace lintel

@@ -3,7 +3,8 @@
 
 #include <utility>
 
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

@@ -35,7 +35,6 @@
 #include "server/http/transport/tls_contexts.h"
 #include "server/http/transport/websocket.h"
 #include "server/observability/logging.h"
-#include "server/observability/request_id.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

@@ -22,7 +22,7 @@
 #include "server/http/transport/http_connection.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/tls_contexts.h"
-#include "server/observability/request_id.h"
+#include "server/observability/logging.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

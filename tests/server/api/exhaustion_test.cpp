@@ -5,7 +5,8 @@
 // to send anything at all.
 #include "server/api/kserve/unary_call.h"
 #include "server/api/lintel_v1/generation_service.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/rpc.h"
 #include "tests/server/support/call_fixture.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/catch.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How calls are known in the logs.
-#include "server/observability/request_id.h"
+#include "server/observability/logging.h"
+
 #include "tests/server/support/service_fixture.h"
 #include "tests/support/catch.h"
 
