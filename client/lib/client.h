@@ -118,8 +118,8 @@ class Client {
     // in the environment. Never used for loopback addresses and unix sockets; for other machines
     // no_proxy in the environment is heeded. What is not encrypted, the proxy can read.
     std::string proxy;
-    // For how long a call on a session that outlives the server (Session.durability) is repeated
-    // when it was cut off, counted from when the last of it came; 0: never. See Repeat.
+    // Time from the last message of a call within which it is repeated where it was cut off, on a
+    // session that outlives the server (Session.durability); 0: never. See Repeat.
     std::chrono::milliseconds retry = kRetry;
   };
   // Throws std::invalid_argument for options that make no sense together, std::runtime_error for a
@@ -232,7 +232,7 @@ class Client {
                     Cancellation* cancellation = nullptr) const;
 
   std::vector<v1::Model> list_models(Cancellation* cancellation = nullptr) const;
-  // Also those that take no requests now: with name, version, state and reason alone.
+  // All models; those that take no requests have name, version, state and reason only.
   std::vector<v1::Model> list_all_models(Cancellation* cancellation = nullptr) const;
   // `name` may be empty when one model is loaded.
   v1::Model get_model(const std::string& name = "", Cancellation* cancellation = nullptr) const;

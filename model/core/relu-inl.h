@@ -15,7 +15,7 @@ namespace lintel {
 namespace HWY_NAMESPACE {
 namespace {
 
-// NaN stays NaN: it shall be seen, not become 0. So does -0, on every machine.
+// max(x, 0) that keeps NaN, which would go unnoticed as 0, and -0, on every instruction set.
 template <class V>
 HWY_INLINE HWY_MAYBE_UNUSED V relu_of(V x) {
   namespace hn = hwy::HWY_NAMESPACE;

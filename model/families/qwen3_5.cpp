@@ -695,7 +695,7 @@ class Builder {
   // Not those of the draft head, which reads what adapters have changed already.
   bool is_adaptable(std::size_t layer) const { return layer < shape_.is_full.size(); }
 
-  // A directory has the gain's difference from one.
+  // Directories store the gain minus 1.
   Matrix gain(const std::string& name, std::size_t width) {
     Matrix values = tensors_.vector(name, width);
     if (shape_.is_gguf) return values;

@@ -141,7 +141,7 @@ void unpack_block(DType type, const std::byte* block, UnpackedBlock& out) {
   if (type == DType::kQ6_K) unpack_q6_k(block, out);
 }
 
-// Zeros keep the sign of the products as written here.
+// The order of the factors is fixed, as it decides the sign of zeros.
 void dequantize_block(const BlockFormat& format, const UnpackedBlock& block, float* out) {
   const float d = f16_to_f32(block.d);
   const float dmin = f16_to_f32(block.dmin);

@@ -45,7 +45,7 @@ HWY_INLINE hn::Vec<D> load_cells(D d, const int8_t* cells) {
   return hn::ConvertTo(d, hn::PromoteTo(whole, hn::LoadU(quarter, cells)));
 }
 
-// Of a page.
+// The slots of a page.
 using Slots = hn::CappedTag<float, kKvPage>;
 constexpr size_t kSlotVectors = kKvPage / hn::MaxLanes(Slots());
 constexpr size_t kBlockPages = kKvBlock / kKvPage;

@@ -37,8 +37,6 @@ std::uint8_t value_in(std::span<const CodePointRange> ranges, char32_t code_poin
   return code_point <= range.last ? range.value : 0;
 }
 
-// Of three bytes that would be a surrogate; the second is 0xA0 or more.
-
 constexpr char32_t kFirstUnstable = 0x300;
 
 constexpr std::array<std::uint8_t, 128> kAsciiClasses = [] {

@@ -46,7 +46,8 @@ class Conversation {
     if (!rendered) return std::nullopt;
     return std::move(rendered->text);
   }
-  // Without that, and with `more` messages behind. Nothing: the template refuses.
+  // The conversation without what asks for an answer, with `more` appended. Nothing: the template
+  // refuses.
   std::optional<RenderedText> with(const Json& more) {
     Json& messages = request_.messages;  // no copy: they may be large
     const std::size_t size = messages.size();

@@ -579,7 +579,7 @@ class GbnfCompiler {
     return dfa;
   }
 
-  // What `id` accepts but for the empty text.
+  // The language of `id` without the empty text.
   ExpressionId without_empty(ExpressionId id) {
     spend(100);
     if (rules_.expressions.size() > kMostExpressions) {

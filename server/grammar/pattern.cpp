@@ -52,8 +52,8 @@ class PatternParser {
     std::vector<Part> parts;
   };
 
-  // The alternatives of the whole; they, look-ahead and groups with look-ahead alone may have
-  // anchors.
+  // Reads the top-level alternatives. Anchors may stand there, in look-aheads, and in groups that
+  // consist of look-aheads.
   std::vector<Branch> parse() {
     std::vector<Branch> branches = parse_branches(Where::kPattern, 0);
     if (at_ < text_.size()) refuse();

@@ -682,7 +682,8 @@ bool SchemaReader::excludes(const Shape& one, const Shape& other, int depth) {
   if (types == 0) return true;
   if (one.constants && other.constants) return are_apart(*one.constants, *other.constants);
   for (const auto& [some, rest] : {std::pair(&one, &other), std::pair(&other, &one)}) {
-    // A format may take more texts than its automaton.
+    // Constants are checked by the schema: the automaton of a format may accept fewer texts than
+    // it.
     if (some->constants) {
       return std::ranges::none_of(*some->constants, [&](const JsonValue* value) {
         return has_shape(*value, *rest, false);

@@ -103,7 +103,7 @@ class SchemaReader {
                                            const Shape& shape);
   // Leaves a keyword of `place` out, or throws.
   void refuse(const JsonValue* place, const std::string& reason);
-  // Names what is not enforced, under strict, too.
+  // Records a keyword that is not enforced, also under strict.
   void note(const JsonValue* place, const std::string& reason);
   // Counts work of the whole, up to kMaxSchemaWork.
   void spend(std::size_t work);

@@ -439,7 +439,7 @@ class MaskMaker {
       job.next = skip;
       if (!to.tops.empty() || to.accepts) {
         set_bits(trie.ids(node), words);
-        // Those on the way to the node: more than are held.
+        // An upper bound of the frames on the path to the node.
         to.frames = from.frames + std::min(to.frames, to.levels);
         if (to.frames > kMostWalkFrames) return give_up();
         LocalPlace local;

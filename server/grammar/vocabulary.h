@@ -53,7 +53,7 @@ class ByteTrie {
   // Of the texts that end at a node.
   std::span<const std::int32_t> ids(std::uint32_t node) const { return ids(node, node + 1); }
   std::size_t longest() const { return longest_; }  // depth of a node
-  // Of the texts that end at nodes `begin` to `end` - 1.
+  // The ids of texts that end at nodes `begin` to `end` - 1.
   std::span<const std::int32_t> ids(std::uint32_t begin, std::uint32_t end) const {
     return {ids_.data() + nodes_[begin].first_id, nodes_[end].first_id - nodes_[begin].first_id};
   }

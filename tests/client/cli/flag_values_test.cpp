@@ -42,7 +42,7 @@ TEST_CASE("indices are ranges and single ones, in the order written") {
   }
 }
 
-TEST_CASE("biases and given tokens name what they are for") {
+TEST_CASE("--logit-bias and --given parse ID=VALUE and POSITION=IDS") {
   CHECK(parse_bias("--logit-bias", "12=-1.5") == std::pair<std::int32_t, float>(12, -1.5f));
   const GivenTokens given = parse_given("--given", "392=0,0,255");
   CHECK(given.position == 392);

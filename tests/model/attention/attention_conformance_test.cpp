@@ -68,7 +68,7 @@ TEST_CASE("attention: a sequence has the same bits alone and in a batch", "[rows
   }
 }
 
-TEST_CASE("attention: a clone goes its own way") {
+TEST_CASE("attention: steps of a clone do not change the original") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   constexpr std::size_t kFork = 37;
   SequenceState original = layer.new_sequence();

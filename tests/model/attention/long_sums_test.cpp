@@ -135,7 +135,7 @@ TEST_CASE("a sum is rounded up as often as makes it right in the mean", "[rows]"
   }
 }
 
-TEST_CASE("a sum passes powers of two, where its last place becomes another", "[rows]") {
+TEST_CASE("a float sum keeps growing past powers of two", "[rows]") {
   const SumShape shape{.n_heads = 1, .n_features = 1, .d_head = 1, .eps = 0.0f};
   const float one = 1.0f, added = 0.0625f;
   for (const float sign : {1.0f, -1.0f}) {

@@ -340,7 +340,7 @@ TEST_CASE("every instruction set finishes the sums of tiles as its other kernels
   });
 }
 
-TEST_CASE("the processor's tiles are tested where it has some", "[amx]") {
+TEST_CASE("AMX kernels are tested where the processor has AMX", "[amx]") {
   if (!amx_available()) WARN("skipped: no AMX here, so only its twin was tested");
   CHECK(kinds_of_tiles().size() == (amx_available() ? 2 : 1));
 }

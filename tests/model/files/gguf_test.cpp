@@ -179,7 +179,7 @@ TEST_CASE("container files are accepted or refused as listed", "[gguf]") {
   }
 }
 
-TEST_CASE("container files are refused for their reason", "[gguf]") {
+TEST_CASE("malformed GGUF containers are refused with the reason", "[gguf]") {
   const std::pair<const char*, const char*> reasons[] = {
       {"empty", "found a file of 0 bytes, expected at least 24"},
       {"header-cut", "found a file of 20 bytes, expected at least 24"},

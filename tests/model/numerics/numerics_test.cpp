@@ -67,7 +67,7 @@ TEST_CASE("numerics say in words what computes") {
 }
 
 // Whether our own kernels have other bits with other instructions is for the machine to say.
-TEST_CASE("every instruction set has numerics of its own, or the same") {
+TEST_CASE("the numerics fingerprint of a model is stable on each instruction set") {
   const Written model(tiny_config(TinyModel::kBytes));
   std::set<std::string> all;
   std::size_t sets = 0;

@@ -71,7 +71,7 @@ TEST_CASE("a step for which no client waits may have more rows for prompts") {
   CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
 }
 
-TEST_CASE("a step for which no client waits has fewer rows where prompts are faster so") {
+TEST_CASE("a step that no client waits for has prompt_rows rows where that is faster") {
   RowPlanner planner({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 8});
   CHECK(rows_of(planner, {reading(100)}) == Rows{8});
   CHECK(rows_of(planner, {reading(5), reading(100)}) == Rows{4, 4});

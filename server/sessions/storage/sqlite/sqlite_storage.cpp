@@ -91,7 +91,7 @@ SqliteSchema::Found SqliteStorage::stored(const SessionId& id) {
     if (outcome_of_read(error) != SessionError::kDamaged) throw;
     found.damaged = true;
   }
-  // A row that knows of records which the journal has not: those are lost.
+  // The row is newer than the journal: its records are lost.
   if (found.stored && found.stored->seq > last_seq_) return {.stored = {}, .damaged = true};
   return found;
 }

@@ -174,7 +174,7 @@ class SqliteStorage final : public SessionStorage {
       REQUIRES(store_mutex_);
   SessionError write(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
   SessionError create(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
-  // A write that its claim allows.
+  // Applies a write whose claim is valid.
   SessionError change(Tails::iterator tail, const Write& write, Transaction& transaction)
       REQUIRES(store_mutex_);
   void record(const Write& write, Tail& tail, Transaction& transaction) REQUIRES(store_mutex_);

@@ -215,7 +215,7 @@ TEST_CASE("a repeat ends at the stop that an earlier run reached", "[durable]") 
         undisturbed(model, {request, tokens_call(2, 20, 5)})->recorded);
 }
 
-TEST_CASE("the states of a call that it may be repeated from are kept", "[durable]") {
+TEST_CASE("states that a call can resume from are thinned, but kept near its end", "[durable]") {
   std::vector<SessionStorage::StateRef> states{{.position = 90}};
   for (std::int64_t position = 1024; position <= 64 * 1024; position += 1024) {
     add_states(states, {{.position = position}}, /*start=*/100);

@@ -234,8 +234,7 @@ TEST_CASE("a turn is stored once it was idle, earlier where memory is needed or 
   CHECK(process.cached(process.reader(), kPath) == 100);
 }
 
-TEST_CASE(
-    "of idle turns one replaces that before it, but not another owner's with the same tokens") {
+TEST_CASE("a stored idle turn replaces the shorter one of its owner only") {
   ChatProcess process;
   process.begin({.stores_all = true, .idle = std::chrono::seconds(60)});
   process.turn(process.reader(), first(kPath, 100));

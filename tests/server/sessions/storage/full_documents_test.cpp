@@ -149,7 +149,7 @@ TEST_CASE("documents on a full disk: room that comes back from outside is used")
   CHECK(f.fill("b", kSmall).size() > 40);
 }
 
-TEST_CASE("documents: one beyond the log and the reserve finds its room, or leaves no trace") {
+TEST_CASE("documents: one larger than log and reserve is stored, or leaves no bytes") {
   DocumentDisk f;
   f.open();
   REQUIRE(f.put("a", kSmall) == Outcome::kNone);

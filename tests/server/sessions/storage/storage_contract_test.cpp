@@ -338,7 +338,7 @@ TEST_CASE("a sweep removes expired sessions that are not held") {
   CHECK(storage->list("digits", "", 10, {}).empty());
 }
 
-TEST_CASE("a storage is what a plain model of it is, after any operations") {
+TEST_CASE("each storage agrees with a reference model after random operations") {
   const int sort = GENERATE(range(0, AnyStorage::sorts()));
   const std::uint64_t seed = GENERATE(1, 2, 3, 4);
   CAPTURE(sort, seed);
