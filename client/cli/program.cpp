@@ -10,13 +10,15 @@
 
 #include "client/cli/commands.h"
 #include "client/lib/channel.h"
+#include "proto/fields/request_fields.h"
 #include "tools/describe/flags.h"
 #include "tools/describe/suggest.h"
 
 namespace lintel::cli {
 namespace {
 
-// Fields whose flags are not called like them, by the start of their path.
+// Fields that several flags stand for, or that are not of a request for tokens, where their flags
+// are not called like them; by the start of their path.
 struct Field {
   const char* path;
   std::vector<const char*> flags;  // the first that was given, else the first there is
@@ -31,13 +33,6 @@ const std::vector<Field>& renamed_fields() {
       {"level", {"LEVEL"}},
       {"prompt.tokens", {"--prompt-tokens", "--prompt-file"}},
       {"prompt", {"--prompt", "--prompt-tokens", "--prompt-file"}},
-      {"num_samples", {"--samples"}},
-      {"stop.token_ids", {"--stop-token"}},
-      {"stop.strings", {"--stop"}},
-      {"top_log2_probs", {"--top-log-probs"}},
-      {"max_tokens_per_message", {"--tokens-per-message"}},
-      {"log2_probs", {"--log-probs"}},
-      {"echo_prompt", {"--echo"}},
       {"checkpoints.every_tokens", {"--checkpoint-every"}},
       {"checkpoints.keep", {"--checkpoints"}},
       {"is_public", {"--public"}},
@@ -64,6 +59,11 @@ std::string flag_of(const std::string& field, const CLI::App& command) {
       if (found.empty()) found = flag;
     }
     if (!found.empty()) return found;
+  }
+  for (const RequestField& row : kRequestFields) {
+    if (row.cli.text.empty() || !is_under(field, std::string(row.name))) continue;
+    std::string flag(row.cli.text);
+    if (command.get_option_no_throw(flag) != nullptr) return flag;
   }
   std::string name = field;
   for (const std::string message : {"sampling.", "header."}) {
