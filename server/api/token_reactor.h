@@ -87,6 +87,8 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   virtual bool ends_early() const { return false; }
   // Of the last message of a call that ended early: what the request had used.
   virtual void add_use(TokenUse /*used*/, Response& /*message*/) noexcept {}
+  // The times of the samples that have finished. REQUIRES: run().
+  SampleTimes times() const { return outbox()->times(); }
   // The request is over: ends the call by finish(), now or later. `last`: the message that is to be
   // sent, empty where the status is not OK; null: the client is gone.
   virtual void conclude(Response* last, grpc::Status status, TokenUse used) noexcept {

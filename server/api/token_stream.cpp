@@ -37,6 +37,13 @@ std::size_t message_tokens(const TokenStream::Options& options) {
 
 }  // namespace
 
+void SampleTimes::add(const SampleTimes& other) {
+  queued = std::max(queued, other.queued);
+  prompt = std::max(prompt, other.prompt);
+  generation = std::max(generation, other.generation);
+  generated_tokens = std::max(generated_tokens, other.generated_tokens);
+}
+
 std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams,
                                         int workers) {
   const int at_full_rate = kStreamsAtFullRate * std::max(workers, 1);
@@ -120,6 +127,12 @@ void TokenStream::on_sample_finish(const SampleResult& result) {
   // The samples' one prompt was read once.
   used_.prompt = std::max(used_.prompt, result.prompt_tokens);
   used_.generated += result.generated_tokens;
+  times_.add(SampleTimes(result));
+}
+
+SampleTimes TokenStream::times() const {
+  MutexLock lock(mutex_);
+  return times_;
 }
 
 void TokenStream::on_step_end() {

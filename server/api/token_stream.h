@@ -38,6 +38,20 @@ struct OutboxEntry {
   std::int32_t cut_bytes = 0;  // as TokenEvent's
 };
 
+// How long samples took, as SampleResult says: of several the longest.
+struct SampleTimes {
+  SampleTimes() = default;
+  explicit SampleTimes(const SampleResult& result)
+      : queued(result.queued),
+        prompt(result.prompt),
+        generation(result.generation),
+        generated_tokens(result.generated_tokens) {}
+  void add(const SampleTimes& other);
+
+  Duration queued{}, prompt{}, generation{};
+  std::int64_t generated_tokens = 0;
+};
+
 // How one protocol writes. Called by the stream, on any thread that has work for it:
 // never under a mutex, one call at a time, and not any more after end() or gone(), whose thread may
 // find the object deleted when they return. Entries are valid during the call only.
@@ -102,6 +116,8 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   void written(bool ok) EXCLUDES(mutex_);
   // The client is gone. Idempotent; may come before submit().
   void gone() noexcept EXCLUDES(mutex_);
+  // Those of the samples that have finished, dropped ones included.
+  SampleTimes times() const EXCLUDES(mutex_);
 
   bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
   bool has_room() const override EXCLUDES(mutex_);
@@ -164,6 +180,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   std::atomic<std::size_t> waiting_{
       0};                             // tokens handed over and not taken; changed under the mutex
   TokenUse used_ GUARDED_BY(mutex_);  // by the samples that have finished
+  SampleTimes times_ GUARDED_BY(mutex_);
   bool paused_ GUARDED_BY(mutex_) = false;
   bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the writer
   bool is_over_ GUARDED_BY(mutex_) = false;  // the writer has been called with the end

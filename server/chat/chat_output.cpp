@@ -27,6 +27,7 @@ ChatOutput chat_output(const api::ChatParams& request, const ChatPrompt& prompt,
   output.thinking_budget = request.thinking_budget;
   output.stops = request.base.stop.strings;
   output.logprobs = request.logprobs;
+  output.token_ids = request.return_token_ids;
   return output;
 }
 
@@ -50,6 +51,7 @@ v1::ContentToken ChatChoice::content_token(std::int32_t id, float log2_prob) con
 void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
   if (is_over_) return;
   ++tokens_;
+  if (output_.token_ids) ids_.push_back(token.id);
   const std::uint64_t begin = reader_.read_bytes();
   begins_.push_back(begin);
   const std::string_view text = output_.tokenizer->bytes_of(token.id);
@@ -91,6 +93,14 @@ void ChatChoice::drop_reasoning() {
   while (!waiting_.empty() && waiting_.front().begin < end) waiting_.pop_front();
 }
 
+v1::ChatDelta& ChatChoice::add_delta(v1::ChatResponse& message) {
+  v1::ChatDelta& delta = *message.add_deltas();
+  delta.set_choice(index_);
+  delta.mutable_token_ids()->Add(ids_.begin(), ids_.end());
+  ids_.clear();
+  return delta;
+}
+
 void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& message) {
   for (const OutputDelta& delta : deltas) {
     if (is_over_) return;
@@ -101,8 +111,7 @@ void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& mess
     if (delta.kind == OutputDelta::Kind::kCall && delta.call >= kMostCalls) {
       return end(v1::CHAT_FINISH_REASON_LENGTH, message);
     }
-    v1::ChatDelta& wire = *message.add_deltas();
-    wire.set_choice(index_);
+    v1::ChatDelta& wire = add_delta(message);
     if (delta.kind == OutputDelta::Kind::kReasoning) {
       wire.set_reasoning(delta.text);
       continue;
@@ -118,15 +127,14 @@ void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& mess
 
 void ChatChoice::add_content(const OutputDelta& delta, v1::ChatResponse& message) {
   std::string text;
-  has_stopped_ = stop_.push(delta.text, text);
+  const bool has_stopped = stop_.push(delta.text, text);
   if (!text.empty()) {
-    v1::ChatDelta& wire = *message.add_deltas();
-    wire.set_choice(index_);
+    v1::ChatDelta& wire = add_delta(message);
     wire.set_content(text);
     // Of what a stop text holds back the tokens come with the text.
     add_tokens(delta.offset + delta.text.size(), wire);
   }
-  if (has_stopped_) end(v1::CHAT_FINISH_REASON_STOP, message);
+  if (has_stopped) end(v1::CHAT_FINISH_REASON_STOP, message);
 }
 
 void ChatChoice::add_tokens(std::uint64_t end, v1::ChatDelta& delta) {
@@ -154,8 +162,7 @@ void ChatChoice::finish(bool by_itself, v1::ChatResponse& message) {
   std::string rest;
   stop_.finish(rest);
   if (!rest.empty()) {
-    v1::ChatDelta& wire = *message.add_deltas();
-    wire.set_choice(index_);
+    v1::ChatDelta& wire = add_delta(message);
     wire.set_content(rest);
     add_tokens(reader_.read_bytes(), wire);
   }
@@ -168,10 +175,14 @@ void ChatChoice::finish(bool by_itself, v1::ChatResponse& message) {
 
 void ChatChoice::end(v1::ChatFinishReason reason, v1::ChatResponse& message) {
   is_over_ = true;
+  if (!ids_.empty()) add_delta(message);
   v1::ChatFinish& finish = *message.add_finished();
   finish.set_choice(index_);
   finish.set_reason(reason);
   finish.set_seed(output_.seed + index_);
+  if (const auto stopped_by = stop_.stopped_by()) {
+    finish.set_stop_string(output_.stops[*stopped_by]);
+  }
 }
 
 // 9 of A-Z a-z 0-9, which templates of Mistral demand.

@@ -33,6 +33,7 @@ struct ChatOutput {
   std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning before the server ends it
   std::vector<std::string> stops;                // of the content
   bool logprobs = false;
+  bool token_ids = false;  // deltas have those of their tokens
   std::uint64_t seed = 0;
 };
 // Of a request and its prompt.
@@ -69,6 +70,8 @@ class ChatChoice {
     std::vector<std::pair<std::int32_t, float>> top;
   };
 
+  // A new delta, which has the token ids that none before it had.
+  v1::ChatDelta& add_delta(v1::ChatResponse& message);
   void add(std::span<const OutputDelta> deltas, v1::ChatResponse& message);
   void add_content(const OutputDelta& delta, v1::ChatResponse& message);
   // Those of the content that begin before `end`.
@@ -85,11 +88,11 @@ class ChatChoice {
   OutputReader reader_;
   StopFilter stop_;
   bool is_over_ = false;
-  bool has_stopped_ = false;  // by a stop text
   std::int64_t tokens_ = 0;
   std::int64_t reasoning_tokens_ = 0;
   std::vector<std::uint64_t> begins_;  // of tokens that may be of reasoning
   std::deque<Waiting> waiting_;
+  std::vector<std::int32_t> ids_;  // of tokens since the last delta, where they are asked for
 };
 
 // Whether the arguments of a call are a whole document of JSON. Its numbers may be larger than

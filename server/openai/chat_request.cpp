@@ -270,6 +270,8 @@ constexpr Member kOwnMembers[] = {
      [](Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
     {"logprobs", [](Json& v, ChatRequest& r) { return read_flag(v, r.params.logprobs); }},
     {"top_logprobs", read_top_logprobs},
+    {"return_token_ids",
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.return_token_ids); }},
     {"response_format", read_response_format},
     {"grammar", read_grammar},
     {"lintel", read_extension},

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "server/api/lintel_v1/generation_service.h"
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/lookup.h"
 #include "server/chat/template/request_json.h"
@@ -196,6 +197,7 @@ void ChatAnswerWriter::begin(PreparedChat& chat) {
   prompt_tokens_ = chat.prompt_tokens;
   const GenerationRequest& request = chat.prepared.checked.request;
   chat.output.seed = request.seed;
+  if (chat.output.token_ids) prompt_ids_ = request.prompt;
   output_ = std::make_shared<const ChatOutput>(std::move(chat.output));
   if (turn_ != nullptr) turn_->output = output_;
   const auto count = static_cast<std::uint32_t>(request.num_samples);
@@ -206,23 +208,18 @@ void ChatAnswerWriter::begin(PreparedChat& chat) {
 void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
                             v1::ChatResponse& message) {
   const bool keeps_answer = turn_ != nullptr && choices_.size() == 1;
+  if (!std::exchange(has_begun_, true)) {
+    message.set_prompt_tokens(prompt_tokens_);
+    message.mutable_prompt_ids()->Add(prompt_ids_.begin(), prompt_ids_.end());
+    std::vector<std::int32_t>().swap(prompt_ids_);
+  }
   std::vector<std::pair<std::int32_t, float>> top;
   for (const OutboxEntry& entry : entries) {
-    ChatChoice& choice = choices_.at(static_cast<std::size_t>(entry.sample));
     if (entry.finished != nullptr) {
-      const SampleResult& result = *entry.finished;
-      // The prompt is read once for all its samples.
-      cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
-      // What the request's outcome means follows; the answer has no end of its own.
-      if (result.reason == FinishReason::kCancelled) continue;
-      choice.finish(ended_by_itself(result.reason), message);
-      if (keeps_answer) turn_->is_ended_well = ended_by_itself(result.reason);
-      if (keeps_answer && result.stop_token) {
-        turn_->ended_by_token = true;
-        turn_->stop_token = *result.stop_token;
-      }
+      finish(*entry.finished, message);
       continue;
     }
+    ChatChoice& choice = choices_.at(static_cast<std::size_t>(entry.sample));
     if (keeps_answer) turn_->answer.push_back(entry.token);
     top.clear();
     for (const TopToken& token : entry.top) top.emplace_back(token.token, token.log2_prob);
@@ -239,13 +236,41 @@ void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
   if (turn_ != nullptr) on_turn_(std::move(turn_));
 }
 
+void ChatAnswerWriter::finish(const SampleResult& result, v1::ChatResponse& message) {
+  // The prompt is read once for all its samples.
+  cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
+  // What the request's outcome means follows; the answer has no end of its own.
+  if (result.reason == FinishReason::kCancelled) return;
+  const bool is_by_itself = ended_by_itself(result.reason);
+  const int finished = message.finished_size();
+  choices_.at(static_cast<std::size_t>(result.sample)).finish(is_by_itself, message);
+  if (message.finished_size() > finished) {  // else its choice was over before
+    v1::ChatFinish& wire = *message.mutable_finished(finished);
+    wire.set_at_context_end(wire.reason() == v1::CHAT_FINISH_REASON_LENGTH &&
+                            result.reason == FinishReason::kEndOfSequence);
+  }
+  for (v1::ChatFinish& wire : *message.mutable_finished()) {
+    if (static_cast<int>(wire.choice()) != result.sample) continue;
+    write_times(SampleTimes(result), *wire.mutable_timings());
+  }
+  if (turn_ == nullptr || choices_.size() > 1) return;
+  turn_->is_ended_well = is_by_itself;
+  if (!result.stop_token) return;
+  turn_->ended_by_token = true;
+  turn_->stop_token = *result.stop_token;
+}
+
 bool ChatAnswerWriter::ends_early() const {
   return std::ranges::all_of(choices_, &ChatChoice::is_over);
 }
 
-void ChatAnswerWriter::add_use(TokenUse used, v1::ChatResponse& message) const noexcept {
+void ChatAnswerWriter::add_use(TokenUse used, const SampleTimes& times,
+                               v1::ChatResponse& message) const {
   message.mutable_usage()->set_cached_tokens(
       std::max<std::int64_t>(cached_tokens_, used.prompt > 0 ? prompt_tokens_ - used.prompt : 0));
+  for (v1::ChatFinish& finish : *message.mutable_finished()) {
+    if (!finish.has_timings()) write_times(times, *finish.mutable_timings());
+  }
 }
 
 void ChatAnswerWriter::add_usage(v1::ChatResponse& message) const {
@@ -298,9 +323,16 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
 }
 
 grpc::Status ChatGeneration::charge_output(RpcCall& rpc, const CallScope& scope,
-                                           PreparedGeneration& prepared, bool may_call) {
+                                           PreparedChat& chat) {
   constexpr const char* kField = "max_tokens";
+  PreparedGeneration& prepared = chat.prepared;
   const GenerationRequest& request = prepared.checked.request;
+  const bool may_call = chat.output.reader.dialect != ToolDialect::kNone;
+  if (chat.output.token_ids) {  // they wait for the first message, and are in it
+    const RequestRefusal refusal =
+        prepared.memory.add(2 * request.prompt.size() * sizeof(request.prompt.front()));
+    if (refusal) return request_memory_refusal(refusal, scope.caller().name, "messages");
+  }
   // Tokens whose place a call in its middle leaves open wait with their log-probabilities.
   constexpr std::size_t kWaitingBytes = 80;
   if (request.log2_probs && may_call) {
@@ -344,8 +376,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                          call_deadline(rpc, context_.clock), std::move(target), prepared.prepared);
   if (!status.ok()) return status;
   GenerationRequest& request = prepared.prepared.checked.request;
-  status = charge_output(rpc, call.scope, prepared.prepared,
-                         prepared.output.reader.dialect != ToolDialect::kNone);
+  status = charge_output(rpc, call.scope, prepared);
   if (status.ok()) status = add_grammar(rpc, chat, request);
   if (!status.ok()) return status;
   request.caches_prefix = chat.request.cache;

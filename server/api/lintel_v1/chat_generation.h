@@ -99,17 +99,21 @@ class ChatAnswerWriter {
   // Whether every choice has ended before its sample did: as ChatChoice::is_over().
   bool ends_early() const;
   // Of the message that has the usage, of an answer that was ended before its samples: those that
-  // would say what was cached were cut off.
-  void add_use(TokenUse used, v1::ChatResponse& message) const noexcept;
+  // would say what was cached, and how long they took, were cut off.
+  void add_use(TokenUse used, const SampleTimes& times, v1::ChatResponse& message) const;
 
  private:
+  // What the sample's end says of its choice.
+  void finish(const SampleResult& result, v1::ChatResponse& message);
   void add_usage(v1::ChatResponse& message) const;
 
   std::shared_ptr<const ChatOutput> output_;
   std::vector<ChatChoice> choices_;
   std::int64_t prompt_tokens_ = 0;
   std::int64_t cached_tokens_ = 0;
-  std::unique_ptr<ChatTurn> turn_;  // null: not needed, or given away
+  bool has_begun_ = false;                // the first message was filled
+  std::vector<std::int32_t> prompt_ids_;  // until then, where they are asked for
+  std::unique_ptr<ChatTurn> turn_;        // null: not needed, or given away
   std::function<void(std::unique_ptr<ChatTurn>)> on_turn_;
 };
 
@@ -130,8 +134,7 @@ class ChatGeneration {
 
  private:
   // Charges what is kept of the answer. Not OK: as request_memory_refusal().
-  static grpc::Status charge_output(RpcCall& rpc, const CallScope& scope,
-                                    PreparedGeneration& prepared, bool may_call);
+  static grpc::Status charge_output(RpcCall& rpc, const CallScope& scope, PreparedChat& chat);
   // What the answer may be, in the request that is to be submitted.
   grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
   // Of the states that were kept in a turn those go that the next one cannot begin with.

@@ -22,7 +22,7 @@ void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
 bool ChatStream::ends_early() const { return writer_.ends_early(); }
 
 void ChatStream::add_use(TokenUse used, v1::ChatResponse& message) noexcept {
-  writer_.add_use(used, message);
+  catch_exceptions([&] { writer_.add_use(used, times(), message); }, [] {});
 }
 
 namespace {

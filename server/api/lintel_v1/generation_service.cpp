@@ -60,12 +60,15 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_digest(result.digest);
   if (result.log2_evidence) wire.set_log2_evidence(*result.log2_evidence);
   wire.set_numerics_changed(result.numerics_changed);
-  v1::Timings& timings = *wire.mutable_timings();
-  write_duration(result.queued, *timings.mutable_queued());
-  write_duration(result.prompt, *timings.mutable_prompt());
-  write_duration(result.generation, *timings.mutable_generation());
-  if (result.generated_tokens > 1) {
-    write_duration(result.generation / (result.generated_tokens - 1), *timings.mutable_per_token());
+  write_times(SampleTimes(result), *wire.mutable_timings());
+}
+
+void write_times(const SampleTimes& times, v1::Timings& wire) {
+  write_duration(times.queued, *wire.mutable_queued());
+  write_duration(times.prompt, *wire.mutable_prompt());
+  write_duration(times.generation, *wire.mutable_generation());
+  if (times.generated_tokens > 1) {
+    write_duration(times.generation / (times.generated_tokens - 1), *wire.mutable_per_token());
   }
 }
 

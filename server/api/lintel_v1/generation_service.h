@@ -17,6 +17,7 @@
 #include "server/api/response_stream.h"
 #include "server/api/service_context.h"
 #include "server/api/token_reactor.h"
+#include "server/api/token_stream.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/notification.h"
@@ -50,6 +51,7 @@ class GenerateStream final : public TokenReactor<v1::GenerateResponse> {
 
 // A result as the wire has it.
 void write_result(const SampleResult& result, v1::SampleFinish& wire);
+void write_times(const SampleTimes& times, v1::Timings& wire);
 
 // ScoreStream: the sequences of one Score request, a window of them in the scheduler at a time,
 // their results written in the order of the request.

@@ -240,7 +240,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   void add_use(TokenUse used, v1::ResponseEvents&) noexcept override {
     catch_exceptions(
         [&] {
-          writer_.add_use(used, chat_);
+          writer_.add_use(used, times(), chat_);
           v1::ChatResponse usage;
           *usage.mutable_usage() = chat_.usage();
           output_->push(usage, nullptr);

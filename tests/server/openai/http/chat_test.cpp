@@ -854,6 +854,97 @@ TEST_CASE("chat: text-rwkv7-small reads a scene and answers with one speech") {
   }
 }
 
+// The messages of an answer over gRPC.
+std::vector<v1::ChatResponse> completed(TestServer& server, const ojson& body) {
+  v1::ChatRequest request;
+  request.set_body(body.dump());
+  grpc::ClientContext context;
+  const auto reader = v1::ChatService::NewStub(server.channel())->Complete(&context, request);
+  std::vector<v1::ChatResponse> messages;
+  for (v1::ChatResponse message; reader->Read(&message);) messages.push_back(message);
+  REQUIRE(reader->Finish().ok());
+  REQUIRE_FALSE(messages.empty());
+  return messages;
+}
+
+double seconds_of(const google::protobuf::Duration& wire) {
+  return static_cast<double>(wire.seconds()) + 1e-9 * wire.nanos();
+}
+
+TEST_CASE("chat: an answer over gRPC says what ended it, and how long it took") {
+  ChatServer server;
+  ojson body = question("Hello", 40);
+  const std::string text = server.answered(body)["choices"][0]["message"]["content"];
+  const auto finish_of = [&] {
+    const std::vector<v1::ChatResponse> messages = completed(server, body);
+    CHECK(messages.front().prompt_tokens() == messages.back().usage().prompt_tokens());
+    CHECK(messages.front().prompt_tokens() > 0);
+    for (std::size_t i = 1; i < messages.size(); ++i) CHECK(messages[i].prompt_tokens() == 0);
+    REQUIRE(messages.back().finished_size() == 1);
+    const v1::ChatFinish finish = messages.back().finished(0);
+    CHECK(seconds_of(finish.timings().prompt()) > 0);
+    CHECK(seconds_of(finish.timings().generation()) > 0);
+    CHECK(seconds_of(finish.timings().per_token()) > 0);
+    return finish;
+  };
+  const v1::ChatFinish length = finish_of();
+  CHECK(length.reason() == v1::CHAT_FINISH_REASON_LENGTH);
+  CHECK(length.stop_string().empty());
+  CHECK_FALSE(length.at_context_end());
+
+  // A stop text ends the answer before its sample's end.
+  std::size_t at = text.size() / 2;
+  while ((text[at] & 0xC0) == 0x80) ++at;
+  std::size_t end = at + 1;
+  while (end < text.size() && (text[end] & 0xC0) == 0x80) ++end;
+  const std::string stop = text.substr(at, end - at);
+  body["stop"] = ojson::array({"no such text", stop});
+  const v1::ChatFinish stopped = finish_of();
+  CHECK(stopped.reason() == v1::CHAT_FINISH_REASON_STOP);
+  CHECK(stopped.stop_string() == stop);
+
+  body.erase("stop");
+  body.erase("max_tokens");
+  const v1::ChatFinish full = finish_of();
+  CHECK(full.reason() == v1::CHAT_FINISH_REASON_LENGTH);
+  CHECK(full.at_context_end());
+}
+
+TEST_CASE("chat: return_token_ids gives those of the prompt and of every delta") {
+  ChatServer server;
+  ojson body = question("Hello", 12);
+  body["n"] = 2;
+  const std::vector<v1::ChatResponse> plain = completed(server, body);
+  for (const v1::ChatResponse& message : plain) {
+    CHECK(message.prompt_ids_size() == 0);
+    for (const v1::ChatDelta& delta : message.deltas()) CHECK(delta.token_ids_size() == 0);
+  }
+  body["return_token_ids"] = true;
+  const std::vector<v1::ChatResponse> messages = completed(server, body);
+  v1::RenderChatRequest render;
+  render.set_body(body.dump());
+  v1::RenderChatResponse rendered;
+  grpc::ClientContext context;
+  REQUIRE(v1::ChatService::NewStub(server.channel())->Render(&context, render, &rendered).ok());
+  CHECK(std::ranges::equal(messages.front().prompt_ids(), rendered.ids()));
+  for (std::uint32_t choice = 0; choice < 2; ++choice) {
+    std::string text, content;
+    int ids = 0;
+    for (const v1::ChatResponse& message : messages) {
+      for (const v1::ChatDelta& delta : message.deltas()) {
+        if (delta.choice() != choice) continue;
+        ids += delta.token_ids_size();
+        for (const std::int32_t id : delta.token_ids()) {
+          text += text_model()->tokenizer()->bytes_of(id);
+        }
+        content += delta.content();
+      }
+    }
+    CHECK(ids == 12);
+    CHECK(text == content);
+  }
+}
+
 TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {
   ChatServer server;
   const auto error_of = [&](const ojson& body) {
