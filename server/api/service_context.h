@@ -70,6 +70,7 @@ struct ServiceContext {
   const ServerHealth& health;
   PersistentSessions* persistent_sessions = nullptr;  // null: nothing outlives the process
   StoredChatStates* chat_states = nullptr;            // null with persistent_sessions
+  bool refuses_unknown_members = false;               // of chats and responses
 };
 
 }  // namespace lintel

@@ -77,6 +77,7 @@ constexpr Choice<ChatReasoningField> kReasoningFields[] = {
     {"reasoning_content", ChatReasoningField::kReasoningContent},
     {"reasoning", ChatReasoningField::kReasoning},
     {"both", ChatReasoningField::kBoth}};
+constexpr Choice<bool> kUnknownMembers[] = {{"ignore", false}, {"refuse", true}};
 constexpr Choice<Speculation> kSpeculations[] = {
     {"off", Speculation::kOff}, {"auto", Speculation::kAuto}, {"on", Speculation::kOn}};
 constexpr Choice<std::optional<Durability>> kDurabilities[] = {{"none", Durability::kNone},
@@ -724,6 +725,10 @@ void add_request_limit_flags(Table& flags, ServerOptions& options) {
   flags.number("--chat-max-tokens", limits.chat_max_tokens, 1, kMost,
                "Tokens of a chat's answer whose request has no max_completion_tokens; also at "
                "most --max-new-tokens, and what is left of the context");
+  flags.choice<kUnknownMembers>(
+      "--unknown-members", options.refuses_unknown_members, "RULE",
+      "Members that chats, completions and responses do not know: ignore them and name them in "
+      "the header lintel-ignored, or refuse the request");
 }
 
 void add_streaming_flags(Table& flags, ServerOptions& options) {

@@ -102,6 +102,10 @@ struct ServerOptions {
 
   StreamingOptions streaming;
 
+  // Members of chats, completions and responses that the server does not know; else they are
+  // ignored, and named in a header of the answer.
+  bool refuses_unknown_members = false;
+
   LogOptions logging;
 
   struct Monitoring {

@@ -14,6 +14,7 @@
 #include "model/core/json_reader.h"
 #include "server/api/params/chat_params.h"
 #include "server/core/request_memory.h"
+#include "server/rpc/ignored_members.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
@@ -33,6 +34,7 @@ struct ChatRequest final : RequestObject {
   api::ChatParams params;
   bool streams = false;        // of HTTP alone
   bool include_usage = false;  // at the end of a stream
+  IgnoredMembers ignored;      // that it goes without
   // Not OK: it was not read, and this says why; the service refuses it when it knows the caller.
   grpc::Status status;
   std::size_t bytes = 0;  // of its text

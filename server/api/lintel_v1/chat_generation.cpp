@@ -158,6 +158,13 @@ bool keeps_states(const ServiceContext& context, const ReadChat& chat) {
 
 }  // namespace
 
+grpc::Status report_ignored(const IgnoredMembers& ignored, bool refuses, RpcCall& rpc) {
+  std::string names;
+  grpc::Status status = ignored.report(refuses, names);
+  if (!names.empty()) rpc.add_header(kIgnoredHeader, names);
+  return status;
+}
+
 grpc::Status make_prompt(const ServiceContext& context, const CallScope& scope, ReadChat& chat,
                          PromptUse use, bool is_shown) {
   // Texts of the messages, and of the prompt in its renderings.

@@ -29,6 +29,7 @@
 #include "server/grammar/grammar_cache.h"
 #include "server/openai/chat_request.h"
 #include "server/rpc/call_scope.h"
+#include "server/rpc/ignored_members.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
@@ -51,6 +52,9 @@ struct ReadChat {
   LocalTime now;
   ChatPrompt prompt;
 };
+
+// Names the members that the request goes without in the answer's headers, or refuses them.
+grpc::Status report_ignored(const IgnoredMembers& ignored, bool refuses, RpcCall& rpc);
 
 // Fills in what follows from the request and its model, and charges chat.memory with the texts of
 // the prompt. kNextTurn: where states are kept for one, or where it is shown.

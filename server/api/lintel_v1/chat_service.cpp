@@ -28,12 +28,14 @@ void ChatStream::add_use(TokenUse used, v1::ChatResponse& message) noexcept {
 namespace {
 
 // Reads a body, and charges the call with what it becomes.
-grpc::Status read_body(const Call& call, std::string_view body, ReadChat& chat) {
+grpc::Status read_body(const Call& call, std::string_view body, bool refuses_unknown,
+                       ReadChat& chat) {
   ChatRequest request;
   request.charge = call.scope.charge();
   read_chat_request(body, call.scope.caller().name, chat.is_cancelled, request);
   chat.take(request);
-  return request.status;
+  if (!request.status.ok()) return request.status;
+  return report_ignored(request.ignored, refuses_unknown, call.rpc);
 }
 
 }  // namespace
@@ -48,7 +50,7 @@ Task<grpc::Status> ChatService::render(Call call, v1::RenderChatRequest wire,
                                        v1::RenderChatResponse& response) {
   ReadChat chat;
   chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
-  grpc::Status status = read_body(call, wire.body(), chat);
+  grpc::Status status = read_body(call, wire.body(), context_.refuses_unknown_members, chat);
   if (!status.ok()) co_return status;
   chat.model = co_await chat_model_use(call, chat.request.base.model, status);
   if (chat.model == nullptr) co_return status;
@@ -71,9 +73,12 @@ Task<grpc::Status> ChatService::complete(Call call, ObjectOr<v1::ChatRequest, Ch
   if (asked.object != nullptr) {
     status = asked.object->status;
     chat.take(*asked.object);
+    if (status.ok()) {
+      status = report_ignored(asked.object->ignored, context_.refuses_unknown_members, call.rpc);
+    }
     asked.object = nullptr;
   } else {
-    status = read_body(call, asked.message.body(), chat);
+    status = read_body(call, asked.message.body(), context_.refuses_unknown_members, chat);
     asked.message = {};
   }
   if (!status.ok()) co_return status;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/http/transport/response_head.h"
+#include "server/rpc/ignored_members.h"
 #include "server/security/bearer_tokens.h"
 
 namespace lintel {
@@ -93,7 +94,7 @@ const HttpProtocol& HttpRoutes::protocol_of(std::string_view path) const {
 
 std::string HttpRoutes::exposed_headers() const {
   std::vector<std::string> names = connect_protocol().exposed_headers;
-  names.insert(names.end(), {"retry-after", "x-request-id", "lintel-replica"});
+  names.insert(names.end(), {"retry-after", "x-request-id", "lintel-replica", kIgnoredHeader});
   for (const HttpProtocol* const protocol : protocols_) {
     names.insert(names.end(), protocol->exposed_headers.begin(), protocol->exposed_headers.end());
   }

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// IgnoredMembers: members of a request that its reader does not know and goes without.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lintel {
+
+// Of the answer to a request, with names and commas.
+inline constexpr const char* kIgnoredHeader = "lintel-ignored";
+
+// Names of one request, each once. Those that a header has no room for are counted, not kept: the
+// names of a hostile body take no memory. Used by one thread at a time.
+class IgnoredMembers {
+ public:
+  // `name`: as a client finds it in its request: "logit_scale", "stream_options.chunks".
+  void add(std::string_view name);
+  bool empty() const { return text_.empty(); }
+
+  // Not OK: `refuses` (--unknown-members refuse), and there are some: names the first. Else fills
+  // `header` with them, in at most 2 KiB, and writes those to the log that it has not had since the
+  // process began. Empty: there are none.
+  grpc::Status report(bool refuses, std::string& header) const;
+
+ private:
+  std::set<std::string, std::less<>> names_;
+  std::string first_;
+  std::string text_;
+  bool is_cut_ = false;
+};
+
+// The one of `served` that `name` is a slip for: names of at least six letters that differ from it
+// by one letter, or two that are exchanged. Empty: there is none.
+std::string_view find_near_name(std::string_view name, std::span<const std::string_view> served);
+
+}  // namespace lintel
