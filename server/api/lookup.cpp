@@ -56,6 +56,15 @@ grpc::Status unknown_model(const std::string& name, const std::vector<std::strin
                        (names.empty() ? ": there is none" : ": there are " + listed(names)));
 }
 
+std::string meant_model(const std::string& name, const ServiceContext& context) {
+  if (context.aliases.empty() || name.empty()) return name;
+  const bool is_model = context.models.state(name) != ModelState::kUnavailable ||
+                        context.manager.loads_on_request(name, std::nullopt);
+  if (is_model) return name;
+  std::string meant = aliased_model(context.aliases, name);
+  return meant.empty() ? name : meant;
+}
+
 SharedModel resolve_model(const std::string& asked, const ModelRegistry& models,
                           grpc::Status* status, const std::string& field,
                           std::optional<std::int64_t> version) {
@@ -146,7 +155,8 @@ std::string only_name(const ServiceContext& context, ModelNeed need, const std::
 SharedModel use_model(const std::string& asked, const ServiceContext& context, AbsentModel& absent,
                       grpc::Status* status, const std::string& field,
                       std::optional<std::int64_t> version, ModelNeed need) {
-  const std::string name = asked.empty() ? only_name(context, need, field, status) : asked;
+  const std::string name =
+      asked.empty() ? only_name(context, need, field, status) : meant_model(asked, context);
   if (name.empty()) return nullptr;
   if (SharedModel found = context.models.use(name, version)) return found;
   if (context.manager.loads_on_request(name, version)) {

@@ -20,6 +20,11 @@ namespace lintel {
 // From the name and version in a request to the model they mean, or the status that says why there
 // is none.
 
+// The name of the model that a request means by `name`: that of the alias (--model-alias) which
+// fits a name that no model has; else the same. Requests of operators, AdminService's and the
+// repository's, know no aliases.
+std::string meant_model(const std::string& name, const ServiceContext& context);
+
 // The model a call means, by its highest version or that one. Empty `name` stands for the only
 // model loaded. On failure null and `status`, which names `field` of the request.
 SharedModel resolve_model(const std::string& name, const ModelRegistry& models,

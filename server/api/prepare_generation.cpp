@@ -369,8 +369,8 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
   grpc::Status status;
   if (params.session_id.empty()) {
     if (!params.initial_state.empty()) {
-      status = resolve_state(params.initial_state, caller, params.model, context.states,
-                             &target.initial);
+      status = resolve_state(params.initial_state, caller, meant_model(params.model, context),
+                             context.states, &target.initial);
       if (!status.ok()) return status;
     }
     target.model = use_model(target.initial == nullptr ? params.model : target.initial->image.model,
@@ -386,8 +386,9 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
     return store_refusal(refusal, context.sessions.options(), params.session_id, caller);
   }
   const std::string& name = target.model->name;
-  if (params.model.empty() || params.model == name) return status;
-  if (status = check_model_known(params.model, context); !status.ok()) return status;
+  const std::string meant = meant_model(params.model, context);
+  if (meant.empty() || meant == name) return status;
+  if (status = check_model_known(meant, context); !status.ok()) return status;
   return invalid_argument(
       {{"model", "'" + clip(params.model) + "' is not the session's model, '" + clip(name) + "'"}});
 }

@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <span>
 
 #include "server/api/streaming_options.h"
 #include "server/core/clock.h"
 #include "server/engine/prefix_cache.h"
+#include "server/models/model_aliases.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
 #include "server/rpc/active_calls.h"
@@ -71,6 +73,7 @@ struct ServiceContext {
   PersistentSessions* persistent_sessions = nullptr;  // null: nothing outlives the process
   StoredChatStates* chat_states = nullptr;            // null with persistent_sessions
   bool refuses_unknown_members = false;               // of chats and responses
+  std::span<const ModelAlias> aliases = {};           // they outlive the services
 };
 
 }  // namespace lintel

@@ -627,6 +627,26 @@ void check_of_models(const char* flag, const ModelOptions& models, std::vector<G
   }
 }
 
+// Each means a model that may be served, and can mean it.
+void check_aliases(const ServerOptions& options) {
+  const ModelOptions& models = options.models;
+  const auto is_served = [&](const std::string& name) {
+    return std::ranges::count(models.directories, name, &ModelDirectory::name) > 0;
+  };
+  std::set<std::string> patterns;
+  for (const ModelAlias& alias : options.model_aliases) {
+    if (models.models_directory().empty() && !is_served(alias.model)) {
+      throw UsageError("--model-alias: no --model is named '" + alias.model + "'");
+    }
+    if (is_served(alias.pattern)) {
+      throw UsageError("--model-alias: '" + alias.pattern + "' is the name of a model");
+    }
+    if (!patterns.insert(alias.pattern).second) {
+      throw UsageError("--model-alias: " + alias.pattern + " is given twice");
+    }
+  }
+}
+
 }  // namespace
 
 void check_together(ServerOptions& options, bool prefill_rows_given) {
@@ -670,6 +690,7 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
   }
   check_of_models("--chat-template", options.models, options.models.chat_templates);
   check_of_models("--tool-dialect", options.models, options.models.tool_dialects);
+  check_aliases(options);
   if (options.initial_states.accept_other_numerics && options.initial_states.directory.empty()) {
     throw UsageError("--accept-other-numerics needs --initial-states");
   }

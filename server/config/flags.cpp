@@ -355,6 +355,11 @@ void add_model_flags(Table& flags, ServerOptions& options) {
       "--load-model", models.load, "NAME",
       "Model of --models or --model-repository to load at startup; repeat for several, '*' "
       "for all");
+  flags.list<parse_model_alias>(
+      "--model-alias", options.model_aliases, "PATTERN=NAME",
+      "Names of requests that mean the model NAME where no model has them: PATTERN, in which each "
+      "'*' stands for any text, as in 'claude-*=qwen35'; repeat for several, of which the first "
+      "that fits counts");
   flags.list<parse_adapter_directory>(
       "--adapter", models.adapters, "[MODEL:]NAME=DIR",
       "LoRA adapter in PEFT's format, in addition to those in adapters/NAME/ of the "

@@ -256,6 +256,22 @@ GivenToolDialect parse_tool_dialect(const std::string& text) {
   throw UsageError("'" + name + "' is not none, hermes, xml or pythonic");
 }
 
+ModelAlias parse_model_alias(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  if (equals == std::string::npos) throw UsageError("'" + text + "' is not PATTERN=NAME");
+  ModelAlias alias{text.substr(0, equals), text.substr(equals + 1)};
+  const bool is_printable =
+      std::ranges::all_of(alias.pattern, [](unsigned char c) { return c > ' ' && c != 0x7f; });
+  if (alias.pattern.empty() || alias.pattern.size() > kMostAliasBytes || !is_printable) {
+    throw UsageError("'" + text + "': the pattern before '=' is not of 1 to " +
+                     std::to_string(kMostAliasBytes) + " characters without blanks");
+  }
+  if (!is_repository_name(alias.model)) {
+    throw UsageError("'" + text + "': '" + alias.model + "' cannot name a model");
+  }
+  return alias;
+}
+
 std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::int64_t high) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "server/core/listen_address.h"
+#include "server/models/model_aliases.h"
 #include "server/models/model_options.h"
 
 namespace lintel {
@@ -50,5 +51,7 @@ ModelDirectory parse_model_directory(const std::string& text);
 ChatTemplateFile parse_chat_template_file(const std::string& text);
 GivenToolDialect parse_tool_dialect(const std::string& text);
 AdapterDirectory parse_adapter_directory(const std::string& text);
+// "PATTERN=NAME", divided at the last '='.
+ModelAlias parse_model_alias(const std::string& text);
 
 }  // namespace lintel

@@ -17,6 +17,7 @@
 #include "server/engine/prefix_cache.h"
 #include "server/grpc/connection_settings.h"
 #include "server/http/transport/http_message.h"
+#include "server/models/model_aliases.h"
 #include "server/models/model_options.h"
 #include "server/observability/logging.h"
 #include "server/security/quotas.h"
@@ -43,6 +44,7 @@ struct SecurityOptions {
 // tests/server/config/flags_test.cpp.
 struct ServerOptions {
   ModelOptions models;
+  std::vector<ModelAlias> model_aliases;  // the first that fits a name counts
 
   ListenAddress listen;
   std::string replica_id = default_replica_id();  // among the servers of one address or store

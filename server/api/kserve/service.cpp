@@ -575,7 +575,8 @@ grpc::Status check_repository_request(const Request& wire, bool unloads) {
 template <typename Request>
 SharedModel find_model(const ServiceContext& context, CallScope& scope, const Request& wire,
                        grpc::Status& status) {
-  SharedModel model = resolve_version(wire.name(), wire.version(), "", context.models, &status);
+  SharedModel model = resolve_version(meant_model(wire.name(), context), wire.version(), "",
+                                      context.models, &status);
   if (model != nullptr) scope.set_model(model->name);
   return model;
 }
@@ -676,11 +677,12 @@ grpc::Status InferenceService::model_statistics(CallScope& scope,
                                                 inference::ModelStatisticsResponse& response) {
   std::optional<std::int64_t> version;
   grpc::Status status = read_model_version(wire.version(), "version", &version);
+  const std::string name = meant_model(wire.name(), context_);
   // A name, and a version of it, have to be there.
   if (status.ok() && (!wire.name().empty() || version)) find_model(context_, scope, wire, status);
   if (!status.ok()) return status;
   for (const SharedModel& model : context_.models.ready()) {
-    if (!wire.name().empty() && model->name != wire.name()) continue;
+    if (!name.empty() && model->name != name) continue;
     if (version && model->version != *version) continue;
     write_statistics(*model, *response.add_model_stats());
   }

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <vector>
 
 #include "lintel/v1/model.pb.h"
 #include "model/config/config.h"
 #include "model/lora/adapter.h"
 #include "model/tokenizer/text_stream.h"
+#include "server/api/lookup.h"
 #include "server/api/params/wire_params.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
@@ -209,38 +212,82 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_state(v1::MODEL_STATE_READY);
 }
 
+namespace {
+
+void add_aliases(const ServiceContext& context, v1::Model& wire) {
+  for (const ModelAlias& alias : context.aliases) {
+    if (alias.model == wire.name()) wire.add_aliases(alias.pattern);
+  }
+}
+
+// A model, loaded or not, as ListModelsRequest.all has it.
+void write_entry(const ServiceContext& context, const ModelRegistry::Entry& entry,
+                 v1::Model& wire) {
+  wire.set_loads_on_request(context.manager.loads_on_request(entry.name, entry.version));
+  wire.set_load_failed(entry.failed);
+  const SharedModel model =
+      entry.state == ModelState::kReady ? context.models.find(entry.name, entry.version) : nullptr;
+  if (model != nullptr) {
+    write_model(*model, wire);
+  } else {
+    wire.set_name(entry.name);
+    wire.set_version(std::to_string(entry.version));
+    wire.set_state(wire_state(entry.state));
+  }
+  wire.set_reason(entry.reason);
+  add_aliases(context, wire);
+}
+
+// Of a model that is in memory.
+void add_chat_template(const ServedModel& model, v1::Model& wire) {
+  if (model.chat == nullptr) return;
+  const ChatTemplate* const chat = model.chat->find(/*has_tools=*/false);
+  if (chat != nullptr) wire.set_chat_template(chat->source());
+}
+
+// Describes the model that a request would run on, in memory or not. False: there is none.
+bool write_entry_of(const ServiceContext& context, const std::string& asked, v1::Model& wire) {
+  const std::string name = meant_model(asked, context);
+  const ModelRegistry::Entry* found = nullptr;
+  const std::vector<ModelRegistry::Entry> entries = context.manager.index();
+  for (const ModelRegistry::Entry& entry : entries) {
+    if (entry.name != name) continue;
+    const bool is_ready = entry.state == ModelState::kReady;
+    if (!is_ready && !context.manager.loads_on_request(name, entry.version)) continue;
+    const bool is_better = found == nullptr || is_ready || found->state != ModelState::kReady;
+    if (is_better) found = &entry;
+  }
+  if (found == nullptr) return false;
+  write_entry(context, *found, wire);
+  if (const SharedModel model = context.models.find(name)) add_chat_template(*model, wire);
+  return true;
+}
+
+}  // namespace
+
 grpc::Status ModelService::list(CallScope&, const v1::ListModelsRequest& wire,
                                 v1::ListModelsResponse& response) {
   if (!wire.all()) {
     for (const SharedModel& model : context_.models.ready()) {
       write_model(*model, *response.add_models());
+      add_aliases(context_, *response.mutable_models()->rbegin());
     }
     return grpc::Status::OK;
   }
   for (const ModelRegistry::Entry& entry : context_.manager.index()) {
-    v1::Model& listed = *response.add_models();
-    listed.set_loads_on_request(context_.manager.loads_on_request(entry.name, entry.version));
-    listed.set_load_failed(entry.failed);
-    const SharedModel model = entry.state == ModelState::kReady
-                                  ? context_.models.find(entry.name, entry.version)
-                                  : nullptr;
-    if (model != nullptr) {
-      write_model(*model, listed);
-      listed.set_reason(entry.reason);
-      continue;
-    }
-    listed.set_name(entry.name);
-    listed.set_version(std::to_string(entry.version));
-    listed.set_state(wire_state(entry.state));
-    listed.set_reason(entry.reason);
+    write_entry(context_, entry, *response.add_models());
   }
   return grpc::Status::OK;
 }
 
 Task<grpc::Status> ModelService::get(Call call, v1::GetModelRequest wire, v1::Model& response) {
   grpc::Status status;
+  if (wire.all() && write_entry_of(context_, wire.name(), response)) co_return status;
   const SharedModel model = co_await model_use(call, wire.name(), status, "name");
-  if (model != nullptr) write_model(*model, response);
+  if (model == nullptr) co_return status;
+  write_model(*model, response);
+  add_aliases(context_, response);
+  add_chat_template(*model, response);
   co_return status;
 }
 

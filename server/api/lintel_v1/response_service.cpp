@@ -802,7 +802,7 @@ grpc::Status ResponseService::begin(const Call& call, const ReceivedResponse& re
   response["id"] = response_id(record.digits);
   response["created_at"] =
       runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
-  response["model"] = read.chat.model->name;
+  if (response["model"] == "") response["model"] = read.chat.model->name;
   if (!received.has_temperature && sampling.temperature) {
     response["temperature"] = decimal(*sampling.temperature);
   }

@@ -113,7 +113,8 @@ Task<grpc::Status> SessionService::create(Call call, v1::CreateSessionRequest wi
   const std::string& caller = call.scope.caller().name;
   NamedStates::Shared initial;
   if (!wire.initial_state().empty()) {
-    status = resolve_state(wire.initial_state(), caller, wire.model(), context_.states, &initial);
+    status = resolve_state(wire.initial_state(), caller, meant_model(wire.model(), context_),
+                           context_.states, &initial);
     if (!status.ok()) co_return status;
   }
   const std::string& name = initial == nullptr ? wire.model() : initial->image.model;
@@ -188,7 +189,8 @@ Task<grpc::Status> SessionService::list(Call call, v1::ListSessionsRequest wire,
                                         v1::ListSessionsResponse& page) {
   grpc::Status status = co_await store_thread(call);
   if (!status.ok()) co_return status;
-  if (!wire.model().empty()) status = check_model_known(wire.model(), context_);
+  const std::string model = meant_model(wire.model(), context_);
+  if (!model.empty()) status = check_model_known(model, context_);
   if (!status.ok()) co_return status;
   Violations violations;
   const CheckedList checked = check_list(wire, violations);
@@ -200,8 +202,8 @@ Task<grpc::Status> SessionService::list(Call call, v1::ListSessionsRequest wire,
   const std::size_t limit = checked.page_size + 1;
   std::vector<SessionInfo> found =
       context_.persistent_sessions == nullptr
-          ? context_.sessions.list(wire.model(), checked.after_id, limit, owner)
-          : context_.persistent_sessions->list(wire.model(), checked.after_id, limit, owner);
+          ? context_.sessions.list(model, checked.after_id, limit, owner)
+          : context_.persistent_sessions->list(model, checked.after_id, limit, owner);
   if (found.size() > checked.page_size) {
     found.resize(checked.page_size);
     page.set_next_page_token(found.back().id);
@@ -583,13 +585,14 @@ grpc::Status SessionService::list_states(CallScope& scope, const v1::ListStatesR
   }
   if (!violations.empty()) return violations.status();
   grpc::Status status;
-  if (!wire.model().empty()) status = check_model_known(wire.model(), context_);
+  const std::string model = meant_model(wire.model(), context_);
+  if (!model.empty()) status = check_model_known(model, context_);
   if (!status.ok()) return status;
   const std::size_t size =
       wire.page_size() == 0 ? kDefaultStatesPage : static_cast<std::size_t>(wire.page_size());
   const auto after = wire.page_token().empty() ? std::nullopt : place_of(wire.page_token());
   // One more than asked for shows whether there is a next page.
-  auto found = context_.states.list(scope.caller().name, wire.model(), after, size + 1);
+  auto found = context_.states.list(scope.caller().name, model, after, size + 1);
   if (found.size() > size) {
     found.resize(size);
     page.set_next_page_token(token_of(*found.back()));

@@ -33,6 +33,7 @@ std::optional<std::vector<std::string>> match(const std::vector<std::string>& pa
     if (pattern[i] == "{*}") {
       std::string rest;
       for (std::size_t k = i; k < path.size(); ++k) rest += (k > i ? "/" : "") + path[k];
+      if (rest.empty()) return std::nullopt;
       parameters.push_back(percent_decoded(rest));
       return parameters;
     }

@@ -47,7 +47,7 @@ std::string_view token_of(const HttpRequest& request, const HttpProtocol& protoc
 struct HttpRoute {
   std::string method;  // "GET", which answers HEAD too, "POST", ...
   // "/v2/models/{}/infer": {} stands for one segment that is not empty, {*} at the end for all the
-  // rest.
+  // rest, which is not empty.
   std::string path;
   HttpHandler handle;
   // Replaces its protocol's; empty: that is used.

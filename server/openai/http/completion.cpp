@@ -334,9 +334,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
   class PromptExchange;
   class PromptAnswer;
 
-  // A request without a name means the one that is there.
+  // A request without a name means the one that is there. The answer has the name that was sent.
   grpc::Status take_model(const v1::Model& model) {
-    request_.settings.model = head_.model = model.name();
+    head_.model = request_.settings.model.empty() ? model.name() : request_.settings.model;
+    request_.settings.model = model.name();
     if (model.modality() == "bytes") {
       form_ = TextForm::kBytes;
     } else if (!model.tokenizer().empty()) {

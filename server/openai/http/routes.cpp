@@ -46,13 +46,13 @@ const char* state_of(const v1::Model& model) {
   return model.load_failed() ? "failed" : "unloaded";
 }
 
-nlohmann::ordered_json model_object(const v1::Model& model) {
-  nlohmann::ordered_json object = {{"id", model.name()},
-                                   {"object", "model"},
-                                   {"created", created_time()},
-                                   {"owned_by", "lintel"}};
+// `id`: its name, or another that means it.
+nlohmann::ordered_json model_object(const v1::Model& model, const std::string& id) {
+  nlohmann::ordered_json object = {
+      {"id", id}, {"object", "model"}, {"created", created_time()}, {"owned_by", "lintel"}};
   if (!model.modality().empty()) object["modality"] = model.modality();
   object["lintel"] = {{"state", state_of(model)}};
+  if (id != model.name()) object["lintel"]["alias_of"] = model.name();
   if (!model.reason().empty()) object["lintel"]["reason"] = model.reason();
   // Of models with a chat template.
   if (model.has_sampling_defaults()) {
@@ -61,7 +61,8 @@ nlohmann::ordered_json model_object(const v1::Model& model) {
   return object;
 }
 
-// What requests may name, each once: of several versions the highest that is ready.
+// What requests may name, each once: of several versions the highest that is ready; and aliases
+// that stand for one name.
 std::map<std::string, const v1::Model*> named_models(const v1::ListModelsResponse& list) {
   std::map<std::string, const v1::Model*> models;
   for (const v1::Model& model : list.models()) {
@@ -70,53 +71,43 @@ std::map<std::string, const v1::Model*> named_models(const v1::ListModelsRespons
     const v1::Model*& named = models[model.name()];
     if (named == nullptr || is_ready || named->state() != v1::MODEL_STATE_READY) named = &model;
   }
+  std::map<std::string, const v1::Model*> aliases;
+  for (const auto& [name, model] : models) {
+    for (const std::string& alias : model->aliases()) {
+      if (alias.find('*') == std::string::npos) aliases[alias] = model;
+    }
+  }
+  models.merge(aliases);
   return models;
 }
 
-// Calls answer(models) with named_models().
-template <typename Answer>
-void with_models(HttpCalls& calls, const SharedExchange& exchange, Answer answer) {
+void list_models(HttpCalls& calls, const SharedExchange& exchange) {
   v1::ListModelsRequest all;
   all.set_all(true);
-  calls.unary(
-      exchange, "lintel.v1.ModelService/List", RequestMessage::of(std::move(all)),
-      [exchange, answer](const grpc::Status& status, const google::protobuf::Message& response) {
-        if (!status.ok()) return exchange->answer(openai_answer(status));
-        answer(named_models(static_cast<const v1::ListModelsResponse&>(response)));
-      });
-}
-
-void list_models(HttpCalls& calls, const SharedExchange& exchange) {
-  with_models(calls, exchange, [exchange](const std::map<std::string, const v1::Model*>& models) {
-    auto data = nlohmann::ordered_json::array();
-    for (const auto& [name, model] : models) data.push_back(model_object(*model));
-    const nlohmann::ordered_json json = {{"object", "list"}, {"data", data}};
-    exchange->answer(json_answer(200, dumped(json)));
-  });
-}
-
-grpc::Status unknown_model(const std::string& name,
-                           const std::map<std::string, const v1::Model*>& models) {
-  constexpr std::size_t kMost = 10;
-  std::string there;
-  for (auto model = models.begin();
-       model != models.end() && std::cmp_less(std::distance(models.begin(), model), kMost);
-       ++model) {
-    there += (there.empty() ? ": there are " : ", ") + clip(model->first);
-  }
-  if (models.size() > kMost) there += " and " + std::to_string(models.size() - kMost) + " more";
-  return not_found("model", name, "no model is named " + clip(name) + there);
+  calls.unary(exchange, "lintel.v1.ModelService/List", RequestMessage::of(std::move(all)),
+              [exchange](const grpc::Status& status, const google::protobuf::Message& response) {
+                if (!status.ok()) return exchange->answer(openai_answer(status));
+                auto data = nlohmann::ordered_json::array();
+                for (const auto& [name, model] :
+                     named_models(static_cast<const v1::ListModelsResponse&>(response))) {
+                  data.push_back(model_object(*model, name));
+                }
+                const nlohmann::ordered_json json = {{"object", "list"}, {"data", data}};
+                exchange->answer(json_answer(200, dumped(json)));
+              });
 }
 
 void get_model(HttpCalls& calls, const SharedExchange& exchange) {
-  with_models(calls, exchange, [exchange](const std::map<std::string, const v1::Model*>& models) {
-    const std::string& name = exchange->request().parameters.at(0);
-    const auto found = models.find(name);
-    if (found == models.end()) {
-      return exchange->answer(openai_answer(unknown_model(name, models)));
-    }
-    exchange->answer(json_answer(200, dumped(model_object(*found->second))));
-  });
+  v1::GetModelRequest wanted;
+  wanted.set_name(exchange->request().parameters.at(0));
+  wanted.set_all(true);
+  calls.unary(exchange, "lintel.v1.ModelService/Get", RequestMessage::of(std::move(wanted)),
+              [exchange](const grpc::Status& status, const google::protobuf::Message& response) {
+                if (!status.ok()) return exchange->answer(openai_answer(status));
+                const auto& model = static_cast<const v1::Model&>(response);
+                const std::string& id = exchange->request().parameters.at(0);
+                exchange->answer(json_answer(200, dumped(model_object(model, id))));
+              });
 }
 
 grpc::Status read_completion(const SharedExchange& exchange, const std::string& body,
@@ -148,7 +139,8 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
   routes.add(openai_protocol());
   add("GET", "/v1/models",
       [&calls](const SharedExchange& exchange) { list_models(calls, exchange); });
-  add("GET", "/v1/models/{}",
+  // A name may have a slash, as it is or percent-encoded.
+  add("GET", "/v1/models/{*}",
       [&calls](const SharedExchange& exchange) { get_model(calls, exchange); });
   add("POST", "/v1/completions", [&calls, &bodies](const SharedExchange& exchange) {
     bodies.read(

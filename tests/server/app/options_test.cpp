@@ -440,6 +440,31 @@ TEST_CASE("sizes and durations have units") {
   }
 }
 
+TEST_CASE("an alias names a pattern and a model that may be served") {
+  const ServerOptions options =
+      parse({"--model", "o/m=d", "--model-alias", "claude-*=o/m", "--model-alias", "a=b*=o/m"});
+  REQUIRE(options.model_aliases.size() == 2);
+  CHECK(options.model_aliases[0].pattern == "claude-*");
+  CHECK(options.model_aliases[0].model == "o/m");
+  CHECK(options.model_aliases[1].pattern == "a=b*");
+  CHECK(parse({"--models", "r", "--model-alias", "*=later"}).model_aliases.size() == 1);
+  using Catch::Contains;
+  const auto refused = [](std::vector<const char*> aliases) {
+    std::vector<const char*> flags = {"--model", "m=d"};
+    for (const char* const alias : aliases) flags.insert(flags.end(), {"--model-alias", alias});
+    return refusal(flags);
+  };
+  CHECK_THAT(refused({"claude"}), Contains("--model-alias") && Contains("is not PATTERN=NAME"));
+  CHECK_THAT(refused({"=m"}), Contains("1 to 256 characters"));
+  CHECK_THAT(refused({"a b=m"}), Contains("without blanks"));
+  CHECK_THAT(refused({(std::string(257, 'a') + "=m").c_str()}), Contains("1 to 256 characters"));
+  CHECK_THAT(refused({"a=../m"}), Contains("'../m' cannot name a model"));
+  CHECK_THAT(refused({"a="}), Contains("'' cannot name a model"));
+  CHECK_THAT(refused({"a=other"}), Contains("no --model is named 'other'"));
+  CHECK_THAT(refused({"m=m"}), Contains("'m' is the name of a model"));
+  CHECK_THAT(refused({"a*=m", "a*=m"}), Contains("a* is given twice"));
+}
+
 TEST_CASE("the log level is parsed from the words that help shows") {
   CHECK(parse({"--model", "m", "--log-level", "warn"}).logging.level == "warn");
   CHECK(parse({"--model", "m", "--log-level", "warning"}).logging.level == "warning");

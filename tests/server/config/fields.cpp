@@ -34,6 +34,7 @@ std::string text_of(const ChatTemplateFile& file) { return file.model + "=" + fi
 std::string text_of(const GivenToolDialect& given) {
   return given.model + "=" + std::string(name_of(given.dialect));
 }
+std::string text_of(const ModelAlias& alias) { return alias.pattern + "=" + alias.model; }
 std::string text_of(const AttentionSpec& attention) { return attention.text; }
 template <typename T>
 std::string text_of(const std::optional<T>& value) {
@@ -193,10 +194,12 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, replica_id, connections, http, security, request_memory_bytes, identity,
-         sessions, prefixes, durable, shared, initial_states, streaming, logging, monitoring,
-         print_numerics, pulled_model, serves_packaged_models, http_is_default] = options;
+  auto& [models, model_aliases, listen, replica_id, connections, http, security,
+         request_memory_bytes, identity, sessions, prefixes, durable, shared, initial_states,
+         streaming, logging, monitoring, print_numerics, pulled_model, serves_packaged_models,
+         http_is_default] = options;
   add_models(models, fields);
+  fields.add("model_aliases", model_aliases);
   fields.add("listen", listen);
   fields.add("replica_id", replica_id);
   add_connections(connections, fields);

@@ -49,6 +49,8 @@ TEST_CASE("a route is found by its method and path, and what stands for its wild
   CHECK(routes.find("GET", "/v2/models/m/versions/3").parameters ==
         std::vector<std::string>{"m", "3"});
   CHECK(routes.find("GET", "/files/a/b").parameters == std::vector<std::string>{"a/b"});
+  CHECK(path_of("GET", "/files") == "none, ");
+  CHECK(path_of("GET", "/files/") == "none, ");
   CHECK(percent_decoded("%41%4a%zz%4") == "AJ%zz%4");
 }
 

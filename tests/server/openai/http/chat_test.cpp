@@ -226,6 +226,64 @@ TEST_CASE("chat: an answer names the model, also where the request does not") {
   for (const std::string& chunk : chunks) CHECK(ojson::parse(chunk)["model"] == "m");
 }
 
+TEST_CASE(
+    "chat: an alias means its model in every API, and the answer has the name that was sent") {
+  const TemporaryDirectory files;
+  ServerOptions options = ChatServer::options_with(files);
+  options.model_aliases = {{"claude-*", "m"}, {"gpt", "m"}};
+  ChatServer server(options);
+  const int port = server.server().http_port();
+  const auto model_of = [&](const char* path, ojson body, const char* name) {
+    body["model"] = name;
+    const HttpReply reply = post(port, path, body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body).value("model", "");
+  };
+  for (const char* const name : {"m", "gpt", "claude-sonnet-4-5"}) {
+    CHECK(model_of("/v1/chat/completions", question("Hello"), name) == name);
+    CHECK(model_of("/v1/completions", {{"prompt", "Hello"}, {"max_tokens", 1}}, name) == name);
+    CHECK(model_of("/v1/responses", {{"input", "Hello"}, {"max_output_tokens", 16}}, name) == name);
+    model_of("/lintel.v1.ModelService/Tokenize", {{"text", "SGVsbG8="}}, name);
+    const HttpReply inferred = post(port, "/v2/models/" + std::string(name) + "/generate",
+                                    R"({"text_input": "Hello", "max_tokens": 1})");
+    CHECK(inferred.status == 200);
+    CHECK(ojson::parse(inferred.body)["model_name"] == "m");
+  }
+  const auto get = [&](const std::string& path) {
+    return request(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  };
+  // A name is listed, a pattern is not.
+  const ojson list = ojson::parse(get("/v1/models").body)["data"];
+  REQUIRE(list.size() == 2);
+  CHECK(list[0]["id"] == "gpt");
+  CHECK(list[0]["lintel"]["alias_of"] == "m");
+  CHECK(list[1]["id"] == "m");
+  CHECK_FALSE(list[1]["lintel"].contains("alias_of"));
+  const ojson claude = ojson::parse(get("/v1/models/claude-x").body);
+  CHECK(claude["id"] == "claude-x");
+  CHECK(claude["lintel"]["alias_of"] == "m");
+  CHECK(get("/v2/models/claude-x/ready").status == 200);
+  const HttpReply unknown = get("/v1/models/other/name");
+  CHECK(unknown.status == 404);
+  CHECK(ojson::parse(unknown.body)["error"]["code"] == "model_not_found");
+  // Sessions: their model, or a name that means it.
+  v1::CreateSessionRequest create;
+  create.set_model("claude-x");
+  v1::Session session;
+  grpc::ClientContext creating, listing;
+  REQUIRE(server.sessions->Create(&creating, create, &session).ok());
+  CHECK(session.model() == "m");
+  v1::GenerateRequest next = request_for("claude-y", {1}, 1);
+  next.set_session_id(session.id());
+  CHECK(generate(server, next).status.ok());
+  v1::ListSessionsRequest of_alias;
+  of_alias.set_model("gpt");
+  v1::ListSessionsResponse sessions;
+  REQUIRE(server.sessions->List(&listing, of_alias, &sessions).ok());
+  CHECK(sessions.sessions_size() == 1);
+}
+
 TEST_CASE("chat: lintel.cache false neither uses nor keeps a state of the prompt") {
   ChatServer server;
   const auto cached = [&](const ojson& body) {

@@ -527,7 +527,7 @@ TEST_CASE("all errors below /v1 have OpenAI's shape") {
     return request(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
   };
   const std::string path = "/v1/completions", type = "application/json";
-  for (const char* const unknown : {"/v1", "/v1/", "/v1/embeddings", "/v1/models/a/b"}) {
+  for (const char* const unknown : {"/v1", "/v1/", "/v1/embeddings", "/v1/models/"}) {
     refused(get(unknown, alice), 404, "no route for", "unknown_url");
   }
   CHECK(refused(get(path, alice), 405, "takes POST", json()).header("allow") == "POST");
