@@ -8,6 +8,7 @@
 #include <span>
 
 #include "server/api/streaming_options.h"
+#include "server/chat/template/traits.h"
 #include "server/core/clock.h"
 #include "server/engine/prefix_cache.h"
 #include "server/models/model_aliases.h"
@@ -74,6 +75,7 @@ struct ServiceContext {
   StoredChatStates* chat_states = nullptr;            // null with persistent_sessions
   bool refuses_unknown_members = false;               // of chats and responses
   std::span<const ModelAlias> aliases = {};           // they outlive the services
+  LateSystem late_system = LateSystem::kUser;
 };
 
 }  // namespace lintel

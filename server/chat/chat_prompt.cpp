@@ -21,14 +21,15 @@ using Json = nlohmann::ordered_json;
 class Conversation {
  public:
   Conversation(const ChatTemplate& chat_template, const TemplateTraits& traits,
-               api::ChatParams& request, const LocalTime& now, JsonBudget* budget)
+               api::ChatParams& request, const LocalTime& now, JsonBudget* budget,
+               LateSystem late = LateSystem::kRefuse)
       : chat_template_(chat_template), traits_(traits), request_(request) {
     input_.tools = request.tools.is_null() ? nullptr : &request.tools;
     input_.documents = request.documents.is_null() ? nullptr : &request.documents;
     input_.now = now;
     input_.budget = budget;
     kwargs_ = request.kwargs.is_null() ? Json::object() : request.kwargs;
-    request.messages = prepare_messages(std::move(request.messages), traits);
+    request.messages = prepare_messages(std::move(request.messages), traits, late);
     set_effort();
     if (!request.verbosity.empty() && traits.has_variable("verbosity")) {
       set_default("verbosity", request.verbosity);
@@ -226,7 +227,7 @@ grpc::Status chat_refusal(const char* reason, const std::string& param,
 
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
-                              JsonBudget* budget, PromptUse use) {
+                              JsonBudget* budget, PromptUse use, LateSystem late) {
   const bool has_tools = !request.tools.is_null();
   const ChatTemplate* const chat_template = model.find(has_tools);
   if (chat_template == nullptr) {
@@ -239,7 +240,7 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
                         "are not served: the model's chat template does not show them");
   }
   try {
-    Conversation conversation(*chat_template, prompt.traits, request, now, budget);
+    Conversation conversation(*chat_template, prompt.traits, request, now, budget, late);
     prompt.rendered = conversation.prompt();
     const std::vector<PlainText> plain = plain_parts(prompt.rendered.spans);
     prompt.ids = tokenizer.encode(prompt.rendered.text,

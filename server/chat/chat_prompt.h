@@ -57,10 +57,11 @@ struct ChatPrompt {
 // Renders the conversation once for the prompt; once without what asks for an answer, which shows
 // what does (kAnswer; not where nothing asks); and once with a turn more, for
 // ChatPrompt::turn_boundary (kNextTurn). Where reasoning_effort has no value of the template's own,
-// each value that is tried is a rendering.
+// each value that is tried is a rendering. `late`: of system messages after the first turns.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
-                              JsonBudget* budget = nullptr, PromptUse use = PromptUse::kNextTurn);
+                              JsonBudget* budget = nullptr, PromptUse use = PromptUse::kNextTurn,
+                              LateSystem late = LateSystem::kUser);
 
 // Whether the conversation's next turn begins with these tokens, the prompt's and those of the
 // answer with its end, where the client sends `answer` (a message of the assistant) back. Renders

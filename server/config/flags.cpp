@@ -78,6 +78,8 @@ constexpr Choice<ChatReasoningField> kReasoningFields[] = {
     {"reasoning", ChatReasoningField::kReasoning},
     {"both", ChatReasoningField::kBoth}};
 constexpr Choice<bool> kUnknownMembers[] = {{"ignore", false}, {"refuse", true}};
+constexpr Choice<LateSystem> kLateSystems[] = {
+    {"user", LateSystem::kUser}, {"merge", LateSystem::kMerge}, {"refuse", LateSystem::kRefuse}};
 constexpr Choice<Speculation> kSpeculations[] = {
     {"off", Speculation::kOff}, {"auto", Speculation::kAuto}, {"on", Speculation::kOn}};
 constexpr Choice<std::optional<Durability>> kDurabilities[] = {{"none", Durability::kNone},
@@ -373,6 +375,11 @@ void add_model_flags(Table& flags, ServerOptions& options) {
       "--tool-dialect", models.tool_dialects, "[MODEL=]NAME",
       "How a model writes tool calls: none, hermes, xml or pythonic. Defaults to what "
       "the chat template shows");
+  flags.choice<kLateSystems>(
+      "--late-system", options.late_system, "RULE",
+      "A system or developer message after the first turns, where the chat template refuses one: "
+      "user: it stays in its place as a user's message; merge: it joins the first system message, "
+      "and all that follows is read again; refuse: the request is refused in the template's words");
   flags.bytes(
       "--model-memory", models.memory_bytes, 0, kMostBytes,
       "Memory for the weights and tables of all models and adapters, and for loading "

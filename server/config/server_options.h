@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/api/streaming_options.h"
+#include "server/chat/template/traits.h"
 #include "server/core/listen_address.h"
 #include "server/core/random_bytes.h"
 #include "server/core/request_memory.h"
@@ -45,6 +46,7 @@ struct SecurityOptions {
 struct ServerOptions {
   ModelOptions models;
   std::vector<ModelAlias> model_aliases;  // the first that fits a name counts
+  LateSystem late_system = LateSystem::kUser;
 
   ListenAddress listen;
   std::string replica_id = default_replica_id();  // among the servers of one address or store

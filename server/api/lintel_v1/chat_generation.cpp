@@ -190,7 +190,7 @@ grpc::Status make_prompt(const ServiceContext& context, const CallScope& scope, 
   RequestMemory::Charge memory = chat.memory.beside();
   RequestBudget rendering(memory, /*copies=*/1, chat.is_cancelled);
   grpc::Status status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now,
-                                         chat.prompt, &rendering, use);
+                                         chat.prompt, &rendering, use, context.late_system);
   if (rendering.refusal()) {
     return request_memory_refusal(rendering.refusal(), scope.caller().name, "messages");
   }

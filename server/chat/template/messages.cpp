@@ -104,7 +104,8 @@ Message argument_object(const Message& arguments) {
 
 class MessagePreparation {
  public:
-  explicit MessagePreparation(const TemplateTraits& traits) : traits_(traits) {}
+  MessagePreparation(const TemplateTraits& traits, LateSystem late)
+      : traits_(traits), late_(late) {}
 
   Message run(Message messages) {
     if (!messages.is_array()) throw MessageError("messages is no list");
@@ -113,7 +114,13 @@ class MessagePreparation {
       if (!messages[i].is_object()) throw MessageError(place_of(i) + " is no object");
       add(std::move(messages[i]), place_of(i), prepared);
     }
-    return prepared;
+    if (late_ == LateSystem::kRefuse) return prepared;
+    const auto first = std::ranges::find_if_not(prepared, is_system);
+    const bool has_late = std::any_of(
+        first, prepared.end(), [this](const Message& message) { return is_refused(message); });
+    if (!has_late) return prepared;
+    return late_ == LateSystem::kUser ? with_late_as_user(std::move(prepared))
+                                      : with_late_merged(std::move(prepared));
   }
 
  private:
@@ -122,15 +129,65 @@ class MessagePreparation {
     prepare_content(message, place);
     const bool joins =
         has_role(message, "system") && prepared.size() == 1 && has_role(prepared[0], "system");
-    if (joins) {
-      prepared[0]["content"] =
-          text_of(prepared[0]["content"]) + "\n\n" + text_of(message["content"]);
-      return;
-    }
+    if (joins) return join(message, prepared[0]);
     prepare_calls(message, place);
     name_reasoning(message);
     name_tool(message);
     prepared.push_back(std::move(message));
+  }
+
+  static bool is_system(const Message& message) {
+    return has_role(message, "system") || has_role(message, "developer");
+  }
+  // Of a message after the first turns.
+  bool is_refused(const Message& message) const {
+    return (has_role(message, "system") && !traits_.late_system) ||
+           (has_role(message, "developer") && !traits_.late_developer);
+  }
+
+  Message with_late_as_user(Message messages) const {
+    Message placed = Message::array();
+    bool is_begun = false;   // the first turns are
+    bool is_joined = false;  // the last message was a system message
+    for (Message& message : messages) {
+      is_begun = is_begun || !is_system(message);
+      const bool is_late = is_begun && is_refused(message);
+      if (is_late) message["role"] = "user";
+      const bool may_join = !traits_.repeated_user && (is_late || is_joined) &&
+                            has_role(message, "user") && !placed.empty() &&
+                            has_role(placed.back(), "user");
+      if (may_join) {
+        join(message, placed.back());
+      } else {
+        placed.push_back(std::move(message));
+      }
+      is_joined = is_late;
+    }
+    return placed;
+  }
+
+  Message with_late_merged(Message messages) const {
+    Message placed = Message::array();
+    if (!is_system(messages[0])) placed.push_back({{"role", "system"}, {"content", ""}});
+    bool is_begun = false;
+    for (Message& message : messages) {
+      is_begun = is_begun || !is_system(message);
+      if (is_begun && is_refused(message)) {
+        join(message, placed[0]);
+      } else {
+        placed.push_back(std::move(message));
+      }
+    }
+    return placed;
+  }
+
+  // Adds the text of a message to that of another, with an empty line between them.
+  static void join(const Message& message, Message& to) {
+    Message& content = to["content"];
+    if (!content.is_string()) content = text_of(content);
+    std::string& text = content.get_ref<std::string&>();
+    if (!text.empty()) text += "\n\n";
+    text += text_of(message["content"]);
   }
 
   static std::string text_of(const Message& content) {
@@ -208,13 +265,14 @@ class MessagePreparation {
   }
 
   const TemplateTraits& traits_;
+  const LateSystem late_;
   std::map<std::string, std::string, std::less<>> names_;  // of tools, by the id of a call
 };
 
 }  // namespace
 
-Message prepare_messages(Message messages, const TemplateTraits& traits) {
-  return MessagePreparation(traits).run(std::move(messages));
+Message prepare_messages(Message messages, const TemplateTraits& traits, LateSystem late) {
+  return MessagePreparation(traits, late).run(std::move(messages));
 }
 
 }  // namespace lintel

@@ -91,6 +91,18 @@ bool shows_call(const std::optional<std::string>& text) {
          text->find("probe_value", from) != std::string::npos;
 }
 
+// Whether a message of the role may follow the first turns: it is shown there, or nowhere.
+bool takes_late(ProbedTemplate& probed, const char* role) {
+  constexpr std::string_view kWords = "probe_late";
+  const ProbeJson message = {{"role", role}, {"content", kWords}};
+  const ProbeJson answer = {{"role", "assistant"}, {"content", "probe_answer"}};
+  const auto late =
+      rendered(probed, ProbeJson::array({user_message(), answer, message, user_message()}));
+  if (!late) return false;
+  return has(late, kWords) ||
+         !has(rendered(probed, ProbeJson::array({message, user_message()})), kWords);
+}
+
 ToolDialect dialect_of(const std::optional<std::string>& text) {
   if (has(text, "<tool_call>\n<function=probe_tool>")) return ToolDialect::kXml;
   if (has(text, "<|tool_call_start|>")) return ToolDialect::kPythonic;
@@ -186,6 +198,10 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
       has(rendered(probed, ProbeJson::array({{{"role", "system"}, {"content", "probe_system"}},
                                              user_message()})),
           "probe_system");
+  traits.late_system = takes_late(probed, "system");
+  traits.late_developer = takes_late(probed, "developer");
+  traits.repeated_user =
+      rendered(probed, ProbeJson::array({user_message(), user_message()})).has_value();
   const auto thinking = [](bool on) {
     return ProbeJson{{"enable_thinking", on}, {"thinking", on}};
   };

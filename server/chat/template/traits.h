@@ -18,6 +18,13 @@ namespace lintel {
 
 std::string_view name_of(ToolDialect dialect);  // "hermes"
 
+// A system or developer message after the first turns, which the template refuses.
+enum class LateSystem : std::uint8_t {
+  kUser,   // becomes a user's message in its place
+  kMerge,  // joins the system message at the beginning
+  kRefuse  // stays, so that the template refuses the conversation
+};
+
 struct TemplateTraits {
   enum class CallArguments : std::uint8_t {
     kNone,  // calls are not shown
@@ -31,6 +38,10 @@ struct TemplateTraits {
   bool tools = false;         // tools are shown
   bool tools_failed = false;  // a render with tools failed: whether they are shown is not known
   bool system = false;        // system messages are shown
+  // Whether messages of these roles may follow the first turns: they are shown there, or nowhere.
+  bool late_system = false;
+  bool late_developer = false;
+  bool repeated_user = false;  // a user's message may follow another
   // Whether the generation prompt leaves the reasoning open: without arguments, and with
   // enable_thinking and thinking true or false.
   bool opens_thinking = false;
@@ -66,10 +77,13 @@ class MessageError : public std::runtime_error {
 // - function.arguments is an object or a text, as the template takes it. A text that is no object
 //   of JSON becomes {"arguments": TEXT}: a wrong call of the model must not end a conversation;
 // - reasoning has the names under which the template looks for it;
-// - a message of a tool has the name of its call.
+// - a message of a tool has the name of its call;
+// - system messages after the first turns, where the template refuses them, are as `late` says. Two
+//   messages of the user that this makes are one where the template refuses to have both.
 // Other members stay. Idempotent. Throws MessageError.
 nlohmann::ordered_json prepare_messages(nlohmann::ordered_json messages,
-                                        const TemplateTraits& traits);
+                                        const TemplateTraits& traits,
+                                        LateSystem late = LateSystem::kRefuse);
 
 // The templates of a model, by name.
 struct ChatTemplates {

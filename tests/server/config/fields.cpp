@@ -194,12 +194,13 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, model_aliases, listen, replica_id, connections, http, security,
+  auto& [models, model_aliases, late_system, listen, replica_id, connections, http, security,
          request_memory_bytes, identity, sessions, prefixes, durable, shared, initial_states,
          streaming, logging, monitoring, print_numerics, pulled_model, serves_packaged_models,
          http_is_default] = options;
   add_models(models, fields);
   fields.add("model_aliases", model_aliases);
+  fields.add("late_system", late_system);
   fields.add("listen", listen);
   fields.add("replica_id", replica_id);
   add_connections(connections, fields);

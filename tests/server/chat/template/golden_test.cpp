@@ -208,6 +208,30 @@ TEST_CASE("golden templates: a message without content fails only where one with
   }
 }
 
+TEST_CASE("golden templates: each shows a late system message where it shows one at all") {
+  int refusing = 0;
+  for (const Json& file : golden_files()) {
+    INFO(file["name"]);
+    const ChatTemplate chat_template = compiled(file);
+    const TemplateTraits traits = probe(chat_template);
+    refusing += !traits.late_system;
+    const auto message = [](const char* role, const char* content) {
+      return Json{{"role", role}, {"content", content}};
+    };
+    for (const char* const role : {"system", "developer"}) {
+      const Json prepared =
+          prepare_messages(Json::array({message("user", "a"), message("assistant", "b"),
+                                        message(role, "late words"), message("user", "c")}),
+                           traits, LateSystem::kUser);
+      RenderInput input;
+      input.messages = &prepared;
+      const std::string text = chat_template.render(input).text;
+      CHECK((text.find("late words") != std::string::npos || !traits.system));
+    }
+  }
+  CHECK(refusing >= 4);
+}
+
 TEST_CASE("rwkv-world: the built-in template is that of the vectors") {
   for (const Json& file : golden_files()) {
     if (file["name"] == "rwkv_world") CHECK(file["template"] == std::string(kRwkvWorldTemplate));

@@ -50,6 +50,54 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("messages: a late system message that the template refuses is placed by the rule") {
+  const auto placed = [](LateSystem late, const TemplateTraits& traits, const char* messages) {
+    std::string text;
+    for (const Json& message : prepare_messages(Json::parse(messages), traits, late)) {
+      text += message["role"].get<std::string>().substr(0, 1) + ":" +
+              message["content"].get<std::string>() + " ";
+    }
+    return text;
+  };
+  const char* const messages = R"([
+      {"role": "system", "content": "1"}, {"role": "developer", "content": "2"},
+      {"role": "user", "content": "3"}, {"role": "system", "content": "4"},
+      {"role": "assistant", "content": "5"},
+      {"role": "developer", "content": [{"type": "text", "text": "6"}]},
+      {"role": "user", "content": "7"}])";
+  TemplateTraits traits;
+  traits.repeated_user = true;
+  CHECK(placed(LateSystem::kUser, traits, messages) == "s:1\n\n2 u:3 u:4 a:5 u:6 u:7 ");
+  CHECK(placed(LateSystem::kMerge, traits, messages) == "s:1\n\n2\n\n4\n\n6 u:3 a:5 u:7 ");
+  CHECK(placed(LateSystem::kRefuse, traits, messages) == "s:1\n\n2 u:3 s:4 a:5 s:6 u:7 ");
+  // Where users' messages alternate with answers, it is a part of one.
+  traits.repeated_user = false;
+  CHECK(placed(LateSystem::kUser, traits, messages) == "s:1\n\n2 u:3\n\n4 a:5 u:6\n\n7 ");
+  const char* const repeated =
+      R"([{"role": "user", "content": "1"}, {"role": "user", "content": "2"}])";
+  CHECK(placed(LateSystem::kUser, traits, repeated) == "u:1 u:2 ");
+  const char* const headless =
+      R"([{"role": "user", "content": "1"}, {"role": "system", "content": "2"}])";
+  CHECK(placed(LateSystem::kMerge, traits, headless) == "s:2 u:1 ");
+  // What the template takes stays.
+  traits.late_system = true;
+  for (const LateSystem late : {LateSystem::kUser, LateSystem::kMerge}) {
+    CHECK(placed(late, traits, messages) == "s:1\n\n2 u:3 s:4 a:5 s:6 u:7 ");
+  }
+  traits.has_developer = true;
+  CHECK(placed(LateSystem::kUser, traits, messages) == "s:1 d:2 u:3 s:4 a:5 u:6\n\n7 ");
+}
+
+TEST_CASE("messages: a late system message is joined in time linear in the texts") {
+  Json messages = Json::array({{{"role", "user"}, {"content", "a"}}});
+  const std::string text(1000, 'x');
+  for (int i = 0; i < 10'000; ++i) messages.push_back({{"role", "system"}, {"content", text}});
+  for (const LateSystem late : {LateSystem::kUser, LateSystem::kMerge}) {
+    const Json prepared = prepare_messages(messages, {}, late);
+    CHECK(prepared[0]["content"].get<std::string>().size() > 10'000'000);
+  }
+}
+
 TEST_CASE("messages: roles, system messages and contents are made ready") {
   CHECK(prepared(R"([{"role": "developer", "content": "a"}])")[0]["role"] == "system");
   TemplateTraits traits;

@@ -226,6 +226,74 @@ TEST_CASE("chat: an answer names the model, also where the request does not") {
   for (const std::string& chunk : chunks) CHECK(ojson::parse(chunk)["model"] == "m");
 }
 
+// Options of a server whose template is a golden's.
+ServerOptions options_of_template(const TemporaryDirectory& files, const std::string& name) {
+  const auto path = files.path() / "golden.jinja";
+  std::ofstream(path) << golden_chat("templates/" + name + ".json")["template"].get<std::string>();
+  ServerOptions options = with_http();
+  options.models.chat_templates = {{"m", path}};
+  return options;
+}
+
+v1::RenderChatResponse rendered(TestServer& server, const ojson& body) {
+  v1::RenderChatResponse response;
+  v1::RenderChatRequest request;
+  request.set_body(body.dump());
+  grpc::ClientContext context;
+  const grpc::Status status =
+      v1::ChatService::NewStub(server.channel())->Render(&context, request, &response);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  return response;
+}
+
+TEST_CASE("chat: a late system message becomes a user's in its place, and no turn is read twice") {
+  const TemporaryDirectory files;
+  ChatServer server(options_of_template(files, "qwen3_5_nothink"));
+  ojson messages = ojson::array({{{"role", "system"}, {"content", "You are brief."}}});
+  std::int64_t kept = 0;
+  for (int turn = 0; turn < 8; ++turn) {
+    CAPTURE(turn);
+    const std::string number = std::to_string(turn);
+    if (turn % 3 == 1) messages.push_back({{"role", "system"}, {"content", "Late " + number}});
+    messages.push_back({{"role", "user"}, {"content", "Question " + number}});
+    if (turn % 3 == 2) messages.push_back({{"role", "developer"}, {"content", "Late " + number}});
+    ojson body = question("");
+    body["messages"] = messages;
+    const ojson answer = server.answered(body);
+    CHECK(answer["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>() >= kept);
+    const v1::RenderChatResponse prompt = rendered(server, body);
+    if (turn % 3 != 0) {
+      CHECK_THAT(prompt.text(), Contains("<|im_start|>user\nLate " + number + "<|im_end|>\n"));
+    }
+    CHECK(prompt.turn_boundary() > kept);
+    kept = prompt.turn_boundary();
+    messages.push_back(answer["choices"][0]["message"]);
+  }
+}
+
+TEST_CASE("chat: --late-system merges a late system message into the first, or refuses it") {
+  const TemporaryDirectory files;
+  ServerOptions options = options_of_template(files, "qwen3_5_nothink");
+  ojson body = question("");
+  body["messages"] = ojson::array({{{"role", "system"}, {"content", "First."}},
+                                   {{"role", "user"}, {"content", "Hello"}},
+                                   {{"role", "assistant"}, {"content", "Hi"}},
+                                   {{"role", "system"}, {"content", "Late."}},
+                                   {{"role", "user"}, {"content", "Again"}}});
+  options.late_system = LateSystem::kMerge;
+  ChatServer merging(options);
+  CHECK_THAT(rendered(merging, body).text(),
+             Catch::StartsWith("<|im_start|>system\nFirst.\n\nLate.<|im_end|>\n"));
+  CHECK(merging.chat(body).status == 200);
+  options.late_system = LateSystem::kRefuse;
+  ChatServer refusing(options);
+  const HttpReply refused = refusing.chat(body);
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["code"] == "template_refused");
+  CHECK_THAT(refused.body, Contains("System message must be at the beginning."));
+}
+
 TEST_CASE(
     "chat: an alias means its model in every API, and the answer has the name that was sent") {
   const TemporaryDirectory files;
