@@ -15,6 +15,7 @@ import textwrap
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = "client/python/lintel/_request.py"
+PYTHON_CHAT = "client/python/lintel/_chat_request.py"
 
 
 def range_text(row):
@@ -56,9 +57,13 @@ def python_signature(rows):
 
 
 def python_docstring(rows):
+    return wrapped((row["python"], row) for row in read_by("python", rows))
+
+
+def wrapped(named_rows):
     lines = []
-    for row in read_by("python", rows):
-        text = f"{row['python']}: {row['help']}"
+    for name, row in named_rows:
+        text = f"{name}: {row['help']}"
         if "default" in row:
             text += f" [{row['default']}]"
         lines += textwrap.wrap(text, 108, initial_indent=" " * 8, subsequent_indent=" " * 12)
@@ -80,6 +85,23 @@ def python_request(rows):
             + [line for row in flags
                for line in (f"        if {row['python']} is not None:",
                             f"            request.{row['name']} = {row['python']}")])
+
+
+# Python's chat() and respond(), whose keywords are the members of the bodies.
+
+def member_keyword(row, api):
+    kinds = {"count": "int", "position": "int", "seed": "int", "number": "float", "flag": "bool", "text": "str",
+             "biases": "Mapping[int, float]", "texts": "Union[str, Iterable[str]]", "tokens": "Iterable[int]"}
+    return f"        {row[api]}: Optional[{kinds[row['type']]}] = None,"
+
+
+def member(row, api):
+    value = f"_list({row[api]})" if row["type"] in ("texts", "tokens") else row[api]
+    return f'            "{row[api]}": {value},'
+
+
+def chat_docstring(rows):
+    return wrapped((row["chat"], row) for row in read_by("chat", rows))
 
 
 # The page.
@@ -126,6 +148,13 @@ REGIONS = [
     (PYTHON, "fields: keywords", END, python_signature),
     (PYTHON, "their defaults in brackets:\n", '"""', lambda rows: [""] + python_docstring(rows)),
     (PYTHON, "fields: request", END, python_request),
+    (PYTHON_CHAT, "fields: chat keywords", END, lambda rows: [member_keyword(row, "chat") for row in read_by("chat", rows)]),
+    (PYTHON_CHAT, "checkpoint may change:\n", '"""', lambda rows: [""] + chat_docstring(rows)),
+    (PYTHON_CHAT, "fields: chat members", END, lambda rows: [member(row, "chat") for row in read_by("chat", rows)]),
+    (PYTHON_CHAT, "fields: responses keywords", END,
+     lambda rows: [member_keyword(row, "responses") for row in read_by("responses", rows)]),
+    (PYTHON_CHAT, "fields: responses members", END,
+     lambda rows: [member(row, "responses") for row in read_by("responses", rows)]),
     ("docs/http_openai.md", "fields: completions", END, lambda rows: table(rows, "completions")),
     ("docs/chat.md", "fields: chat", END, lambda rows: table(read_by("chat", rows), "chat")),
     ("proto/README.md", "fields: kserve", END, lambda rows: table(rows, "kserve")),

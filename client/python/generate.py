@@ -23,7 +23,9 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROTO_ROOT = os.path.join(HERE, "..", "..", "proto")
-SERVICES = ["lintel/v1/generation.proto", "lintel/v1/model.proto", "lintel/v1/session.proto"]
+SERVICES = [
+    f"lintel/v1/{name}.proto" for name in ("chat", "generation", "model", "response", "session")
+]
 FOREIGN = "lintel/_foreign.proto"
 
 

@@ -110,6 +110,12 @@ class Addresses(unittest.TestCase):
     def test_several_are_split_and_nonsense_is_refused(self):
         self.assertEqual(_servers.split("a:1, b:2"), ["a:1", "b:2"])
         self.assertEqual(_servers.split("ipv4:1.2.3.4:5,1.2.3.5:5"), ["ipv4:1.2.3.4:5,1.2.3.5:5"])
+        for address, words in (("http://a:1", "without http://"),
+                               ("https://a:1", "without https://; tls_ca or tls=True encrypts")):
+            with self.assertRaises(ValueError) as caught:
+                lintel.Client(address)
+            self.assertEqual(str(caught.exception),
+                             f"address '{address}': expected HOST:PORT of gRPC, {words}")
         for bad in ("a:1,", "a:1,a:1"):
             with self.assertRaises(ValueError):
                 lintel.Client(bad)

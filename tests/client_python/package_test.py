@@ -31,6 +31,13 @@ def use(client: lintel.Client) -> None:
     client.generate("text", max_new_token=3)  # wrong
     with client.session() as session:
         reason: lintel.FinishReason = session.generate().result.finish_reason
+    chat = client.chat([{"role": "user", "content": "Hello."}], schema=lintel.Model, tools=[use])
+    for delta in chat:
+        text: str = delta.content
+        piece: int = delta.reasoning  # wrong
+    answer: lintel.Answer = chat.answer()
+    response: lintel.Response = client.respond("Hello.", temprature=1).response()  # wrong
+    client.respond("Hello.", previous_response_id=response, seed=1)
 
 async def use_async(client: lintel.AsyncClient) -> int:
     async with client.session() as session:

@@ -59,7 +59,8 @@ class WheelTest(unittest.TestCase):
         names = zipfile.ZipFile(self.wheel).namelist()
         for name in ("lintel/__init__.py", "lintel/py.typed", "lintel/_foreign_pb2.py",
                      "lintel/v1/generation_pb2.py", "lintel/v1/generation_pb2.pyi",
-                     "lintel/v1/generation_pb2_grpc.py", "lintel/v1/session_pb2.py"):
+                     "lintel/v1/generation_pb2_grpc.py", "lintel/v1/session_pb2.py",
+                     "lintel/v1/chat_pb2_grpc.py", "lintel/v1/response_pb2.py"):
             self.assertIn(name, names)
         strange = [name for name in names
                    if not name.startswith("lintel/") and ".dist-info/" not in name]

@@ -7,6 +7,9 @@
         for token in client.generate("Once upon", max_new_tokens=100):
             print(token.token)
 
+    with lintel.Client() as client:
+        print(client.chat("What is a linear transformer?").answer().content)
+
 Client calls from threads, AsyncClient from asyncio; they have the same methods.
 """
 
@@ -22,8 +25,22 @@ except ModuleNotFoundError as error:
 from lintel._request import Values
 from lintel._version import __version__
 from lintel.aio import AsyncClient
+from lintel.aio_chat import AsyncChatStream, AsyncResponseStream
 from lintel.aio_generation import AsyncGeneration
 from lintel.aio_session import AsyncSession
+from lintel.chat import ChatStream, ResponseStream
+from lintel.chat_results import (
+    Answer,
+    CallDelta,
+    ChatDelta,
+    ChatFinishReason,
+    ContentToken,
+    Rendered,
+    Response,
+    ResponseEvent,
+    ToolCall,
+    Usage,
+)
 from lintel.client import Client
 from lintel.errors import (
     Aborted,
@@ -66,11 +83,19 @@ from lintel.session import Session
 __all__ = [
     "Aborted",
     "Adapter",
+    "Answer",
+    "AsyncChatStream",
     "AsyncClient",
     "AsyncGeneration",
+    "AsyncResponseStream",
     "AsyncSession",
+    "CallDelta",
     "Cancelled",
+    "ChatDelta",
+    "ChatFinishReason",
+    "ChatStream",
     "Client",
+    "ContentToken",
     "DeadlineExceeded",
     "Durability",
     "FailedPrecondition",
@@ -87,8 +112,12 @@ __all__ = [
     "NamedState",
     "NotFound",
     "PermissionDenied",
+    "Rendered",
     "ResourceExhausted",
     "ResourceProblem",
+    "Response",
+    "ResponseEvent",
+    "ResponseStream",
     "RetryPolicy",
     "Sample",
     "SampleResult",
@@ -98,9 +127,11 @@ __all__ = [
     "Source",
     "Timings",
     "Token",
+    "ToolCall",
     "TopValue",
     "Unauthenticated",
     "Unavailable",
+    "Usage",
     "Values",
     "__version__",
 ]

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import Any, Callable, Optional, TypeVar
+from typing import (
+    Any,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Optional,
+    TypeVar,
+)
 
 import grpc
 import grpc.aio
@@ -75,6 +84,39 @@ class AsyncStream(StreamBase[T]):
                 code = grpc.StatusCode.CANCELLED
                 raise make_error(code, "the call was closed", self.request_id) from None
             raise
+
+
+class Pieces(AsyncIterator[T]):
+    """The parts of a stream's messages, one by one: what `async for` holds. No async generator: the loop
+    would close that later, not at once.
+    """
+
+    def __init__(
+        self, read: Callable[[], Awaitable[Optional[Iterable[T]]]], close: Callable[[], None]
+    ) -> None:
+        """read: the parts of the next message; None at the end."""
+        self._read = read
+        self._close = close
+        self._here: Iterator[T] = iter(())  # of the last message
+
+    async def __anext__(self) -> T:
+        while True:
+            for piece in self._here:
+                return piece
+            pieces = await self._read()
+            if pieces is None:
+                raise StopAsyncIteration
+            self._here = iter(pieces)
+
+    def __del__(self) -> None:
+        close_quietly(self._close)
+
+
+def close_quietly(close: Callable[[], None]) -> None:
+    try:
+        close()
+    except (AttributeError, RuntimeError):  # half made, or the loop is closed
+        pass
 
 
 class AsyncCalls(CallsBase):

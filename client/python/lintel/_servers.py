@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from typing import Any, Callable
 
 from lintel import _foreign_pb2 as foreign
-from lintel.v1 import generation_pb2_grpc, model_pb2_grpc, session_pb2_grpc
+from lintel.v1 import (
+    chat_pb2_grpc,
+    generation_pb2_grpc,
+    model_pb2_grpc,
+    response_pb2_grpc,
+    session_pb2_grpc,
+)
 
 
 class Stubs:
@@ -18,6 +25,8 @@ class Stubs:
         generation: Any = generation_pb2_grpc.GenerationServiceStub(channel)  # type: ignore
         models: Any = model_pb2_grpc.ModelServiceStub(channel)  # type: ignore
         sessions: Any = session_pb2_grpc.SessionServiceStub(channel)  # type: ignore
+        chats: Any = chat_pb2_grpc.ChatServiceStub(channel)  # type: ignore
+        responses: Any = response_pb2_grpc.ResponseServiceStub(channel)  # type: ignore
         self.generate = generation.Generate
         self.score = generation.Score
         self.list_models = models.List
@@ -36,6 +45,12 @@ class Stubs:
         self.save_state = sessions.SaveState
         self.list_states = sessions.ListStates
         self.delete_state = sessions.DeleteState
+        self.render_chat = chats.Render
+        self.complete_chat = chats.Complete
+        self.create_response = responses.Create
+        self.get_response = responses.Get
+        self.cancel_response = responses.Cancel
+        self.delete_response = responses.Delete
         self.check_health = channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=foreign.HealthCheckRequest.SerializeToString,
@@ -117,6 +132,11 @@ class _CurrentStubs:
 
 def split(addresses: str) -> list[str]:
     """ "A:1,B:2": each of them. gRPC's own ways of naming servers have their own commas."""
+    if scheme := re.match(r"https?://", addresses):
+        what = "" if scheme[0] == "http://" else "; tls_ca or tls=True encrypts"
+        raise ValueError(
+            f"address {addresses!r}: expected HOST:PORT of gRPC, without {scheme[0]}{what}"
+        )
     if "://" in addresses or addresses.startswith(("ipv4:", "ipv6:")):
         return [addresses]
     several = [address.strip() for address in addresses.split(",")]

@@ -8,6 +8,7 @@ from typing import Optional
 from lintel import _request
 from lintel._aio_calls import AsyncCalls
 from lintel._calls import awaiting
+from lintel.aio_chat import AsyncChatStream, AsyncResponseStream
 from lintel.aio_generation import AsyncGeneration
 from lintel.aio_session import AsyncSession, NewAsyncSession
 from lintel.client import Client, ClientBase
@@ -15,7 +16,9 @@ from lintel.results import Durability
 from lintel.v1 import session_pb2
 
 
-class AsyncClient(ClientBase[AsyncGeneration, NewAsyncSession]):
+class AsyncClient(
+    ClientBase[AsyncGeneration, NewAsyncSession, AsyncChatStream, AsyncResponseStream]
+):
     """Calls one server, from one event loop. The methods of Client, to be awaited.
 
         async with lintel.AsyncClient("127.0.0.1:50051") as client:
@@ -28,6 +31,8 @@ class AsyncClient(ClientBase[AsyncGeneration, NewAsyncSession]):
 
     _calls_type = AsyncCalls
     _generation_type = AsyncGeneration
+    _chat_type = AsyncChatStream
+    _response_type = AsyncResponseStream
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -69,6 +74,11 @@ class AsyncClient(ClientBase[AsyncGeneration, NewAsyncSession]):
     close = awaiting(Client.close)
     complete_image = awaiting(Client.complete_image)
     score = awaiting(Client.score)
+    # A **mapping may have the name of any argument, also of `self`.
+    render_chat = awaiting(Client.render_chat)  # type: ignore[arg-type]
+    get_response = awaiting(Client.get_response)
+    cancel_response = awaiting(Client.cancel_response)
+    delete_response = awaiting(Client.delete_response)
     get_session = awaiting(Client.get_session)
     list_sessions = awaiting(Client.list_sessions)
     delete_session = awaiting(Client.delete_session)

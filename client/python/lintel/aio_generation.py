@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from typing import AsyncIterator, Iterator
+from typing import AsyncIterator, Iterator, Optional
 
+from lintel._aio_calls import Pieces, close_quietly
 from lintel._calls import awaiting
 from lintel.generation import Generation, GenerationBase
 from lintel.results import Token
@@ -22,7 +23,11 @@ class AsyncGeneration(GenerationBase):
     samples = awaiting(Generation.samples)
 
     def __aiter__(self) -> AsyncIterator[Token]:
-        return _Tokens(self)
+        return Pieces(self._read_tokens, self.close)
+
+    async def _read_tokens(self) -> Optional[Iterator[Token]]:
+        response = await self._read()
+        return None if response is None else self._tokens.tokens_of(response)
 
     async def __aenter__(self) -> AsyncGeneration:
         return self
@@ -31,31 +36,4 @@ class AsyncGeneration(GenerationBase):
         self.close()
 
     def __del__(self) -> None:
-        _close_quietly(self)
-
-
-class _Tokens(AsyncIterator[Token]):
-    """What `async for` holds. No async generator: the loop would close that later, not at once."""
-
-    def __init__(self, generation: AsyncGeneration) -> None:
-        self._generation = generation
-        self._here: Iterator[Token] = iter(())  # of the last message
-
-    async def __anext__(self) -> Token:
-        while True:
-            for token in self._here:
-                return token
-            response = await self._generation._read()
-            if response is None:
-                raise StopAsyncIteration
-            self._here = self._generation._tokens.tokens_of(response)
-
-    def __del__(self) -> None:
-        _close_quietly(self._generation)
-
-
-def _close_quietly(generation: AsyncGeneration) -> None:
-    try:
-        generation.close()
-    except (AttributeError, RuntimeError):  # half made, or the loop is closed
-        pass
+        close_quietly(self.close)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Optional, TypeVar, Union
 
-from lintel import _channel, _collect, _image, _request
+from lintel import _chat_request, _channel, _collect, _image, _request
 from lintel import _foreign_pb2 as foreign
 from lintel._calls import Calls, CallsBase, blocking, run
 from lintel._request import Values
+from lintel.chat import ChatStream, ChatStreamBase, ResponseStream, ResponseStreamBase, to_body
+from lintel.chat_results import Rendered, Response, read_response
 from lintel.generation import Generation, GenerationBase
 from lintel.results import (
     Durability,
@@ -22,8 +24,9 @@ from lintel.results import (
 )
 from lintel.retry import RetryPolicy
 from lintel.session import Session
+from lintel.v1 import chat_pb2
 from lintel.v1 import generation_pb2 as pb
-from lintel.v1 import model_pb2, session_pb2
+from lintel.v1 import model_pb2, response_pb2, session_pb2
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,12 +34,20 @@ if TYPE_CHECKING:
 
 GenerationT = TypeVar("GenerationT", bound=GenerationBase)
 NewSessionT = TypeVar("NewSessionT")
+ChatT = TypeVar("ChatT", bound=ChatStreamBase)
+ResponseT = TypeVar("ResponseT", bound=ResponseStreamBase)
 
 
-class ClientBase(_request.Generates[GenerationT], Generic[GenerationT, NewSessionT]):
+class ClientBase(
+    _request.Generates[GenerationT],
+    _chat_request.Chats[ChatT, ResponseT],
+    Generic[GenerationT, NewSessionT, ChatT, ResponseT],
+):
     """What Client and AsyncClient have in common."""
 
     _calls_type: type[CallsBase]
+    _chat_type: type[ChatT]
+    _response_type: type[ResponseT]
 
     def __init__(
         self,
@@ -59,6 +70,19 @@ class ClientBase(_request.Generates[GenerationT], Generic[GenerationT, NewSessio
     ) -> GenerationT:
         attempts = self._calls.attempts(timeout)
         return self._generation_type._begin(self._calls, request, attempts)
+
+    def _start_chat(self, members: dict[str, Any], schema: Any, timeout: Optional[float]) -> ChatT:
+        return self._chat_type._begin(self._calls, members, schema, self._calls.attempts(timeout))
+
+    def _start_response(
+        self,
+        members: dict[str, Any],
+        schema: Any,
+        idempotency_key: str,
+        timeout: Optional[float],
+    ) -> ResponseT:
+        attempts = self._calls.attempts(timeout)
+        return self._response_type._begin(self._calls, members, schema, idempotency_key, attempts)
 
     def session(
         self,
@@ -152,7 +176,7 @@ class ClientBase(_request.Generates[GenerationT], Generic[GenerationT, NewSessio
         return calls.note(await calls.unary(restore, messages, attempts)).id
 
 
-class Client(ClientBase[Generation, Session]):
+class Client(ClientBase[Generation, Session, ChatStream, ResponseStream]):
     """Calls one server, or one of several with the same sessions.
 
         with lintel.Client("127.0.0.1:50051") as client:
@@ -179,6 +203,8 @@ class Client(ClientBase[Generation, Session]):
 
     _calls_type = Calls
     _generation_type = Generation
+    _chat_type = ChatStream
+    _response_type = ResponseStream
 
     @blocking
     async def close(self) -> None:
@@ -268,6 +294,42 @@ class Client(ClientBase[Generation, Session]):
         collector = _collect.ScoreCollector(len(request.sequences), stream.request_id)
         await stream.read_all(collector.take)
         return collector.scores()
+
+    @blocking
+    async def render_chat(
+        self, messages: _chat_request.Messages, *, timeout: Optional[float] = None, **options: Any
+    ) -> Rendered:
+        """The prompt that a chat() with these messages and options becomes. Nothing is generated."""
+        members = _chat_request.Members().chat(messages, **options)
+        calls, request = self._calls, chat_pb2.RenderChatRequest(body=to_body(members))
+        wire = await calls.unary(calls.stubs.render_chat, request, calls.attempts(timeout))
+        return Rendered(
+            wire.text,
+            tuple(wire.ids),
+            wire.turn_boundary,
+            wire.before_generation_prompt,
+            wire.model,
+        )
+
+    @blocking
+    async def get_response(self, id: str, *, timeout: Optional[float] = None) -> Response:
+        """A stored response, also one that failed or still runs."""
+        calls, request = self._calls, response_pb2.GetResponseRequest(id=id)
+        wire = await calls.unary(calls.stubs.get_response, request, calls.attempts(timeout))
+        return read_response(wire.body)
+
+    @blocking
+    async def cancel_response(self, id: str, *, timeout: Optional[float] = None) -> Response:
+        """Ends a response that runs with its next token. It keeps what it had until then."""
+        calls, request = self._calls, response_pb2.CancelResponseRequest(id=id)
+        wire = await calls.unary(calls.stubs.cancel_response, request, calls.attempts(timeout))
+        return read_response(wire.body)
+
+    @blocking
+    async def delete_response(self, id: str, *, timeout: Optional[float] = None) -> None:
+        """Hides a response at once. It goes when no other continues it."""
+        calls, request = self._calls, response_pb2.DeleteResponseRequest(id=id)
+        await calls.unary(calls.stubs.delete_response, request, calls.attempts(timeout))
 
     def attach_session(self, id: str) -> Session:
         """A session that exists. Nothing is called yet."""

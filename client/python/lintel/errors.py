@@ -11,6 +11,7 @@ import grpc
 from lintel import _foreign_pb2 as foreign
 
 if TYPE_CHECKING:
+    from lintel.chat_results import Answer
     from lintel.results import Sample
 
 
@@ -58,8 +59,9 @@ class LintelError(Exception):
         self.facts = facts or {}  # what the reason is about: {"position": "120"}
         self.request_id = request_id  # by which the server's log knows the call
         self._hint = hint  # of this side, what the reason may be
-        # Of samples(): what came before the call failed, by sample.
+        # What came before the call failed: of samples() and answers().
         self.partial: list[Sample] = []
+        self.answers: list[Answer] = []
         super().__init__(self._describe())
 
     def with_hint(self, hint: str) -> LintelError:
@@ -79,7 +81,7 @@ class LintelError(Exception):
             elif violation.field not in text:
                 text += "; " + violation.field
         for resource in self.resources:
-            if resource.name and f"{resource.type} {resource.name}" not in text:
+            if resource.name and not _has_word(text, resource.name):
                 text += f"; {resource.type} {resource.name}"
         if self.retry_delay is not None:
             text += f"; try again in {self.retry_delay * 1000:.0f} ms"
@@ -88,6 +90,11 @@ class LintelError(Exception):
         if self.request_id:
             text += f" [request {self.request_id}]"
         return text
+
+
+def _has_word(text: str, name: str) -> bool:
+    """Whether a text has a name, not as a part of another word."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
 class Cancelled(LintelError):

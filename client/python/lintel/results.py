@@ -262,8 +262,16 @@ def _time(timestamp: Any) -> datetime:
     return datetime.fromtimestamp(timestamp.seconds + timestamp.nanos * 1e-9, timezone.utc)
 
 
+def read_timings(wire: pb.Timings) -> Timings:
+    return Timings(
+        queued=_seconds(wire.queued),
+        prompt=_seconds(wire.prompt),
+        generation=_seconds(wire.generation),
+        per_token=_seconds(wire.per_token),
+    )
+
+
 def read_finish(wire: pb.SampleFinish) -> SampleResult:
-    timings = wire.timings
     known = wire.reason in (reason.value for reason in FinishReason)
     return SampleResult(
         sample=wire.sample,
@@ -284,12 +292,7 @@ def read_finish(wire: pb.SampleFinish) -> SampleResult:
         digest=wire.digest,
         log2_evidence=wire.log2_evidence if wire.HasField("log2_evidence") else None,
         stop_string=wire.stop_string,
-        timings=Timings(
-            queued=_seconds(timings.queued),
-            prompt=_seconds(timings.prompt),
-            generation=_seconds(timings.generation),
-            per_token=_seconds(timings.per_token),
-        ),
+        timings=read_timings(wire.timings),
     )
 
 

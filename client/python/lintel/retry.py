@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import grpc
 
 from lintel._servers import Server
 from lintel.errors import LOST_SERVER, LintelError, make_error
 from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import response_pb2
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class RetryPolicy:
 
     But a call on a session that outlives the server (SessionInfo.durability) is repeated wherever it
     was cut off, for up to repeat_for seconds since something of it came. The server identifies it by
-    its name and resumes with the first token that was not seen.
+    its name and resumes with the first token that was not seen. So is a stored response, under its
+    idempotency key: where the server still has it, its events continue with the first that was not seen.
 
     Of several servers one that was not tried yet is asked at once, without a wait.
     """
@@ -72,52 +75,24 @@ _MAY_PASS = (
 )
 
 
-class Repeat:
-    """A call on a session that outlives the server (SessionInfo.durability), repeated where it was cut off:
-    the same under one name, from the first position that was not seen.
-    """
+class RepeatBase:
+    """A call that is repeated where it was cut off, so that each part of its answer comes once."""
 
-    def __init__(self, request: pb.GenerateRequest, patience: float) -> None:
-        """Names the call and draws its seed: a server that forgot the call draws all tokens again,
-        some of which were seen. patience: seconds since something came.
-        """
-        if not request.call_id:
-            request.call_id = uuid.uuid4().hex
-        if not request.sampling.HasField("seed"):
-            request.sampling.seed = random.SystemRandom().getrandbits(64)
-        self._request = request
+    def __init__(self, patience: float) -> None:
+        """patience: seconds since something came."""
         self._patience = patience
         self._give_up: Optional[float] = None  # set by the first failure since something came
         self._pause = 0.0
-        self._seen = False
         self._sent = False
         self.finished = False  # there is nothing more to come
 
-    def take(self, response: pb.GenerateResponse) -> bool:
-        """Cuts off what was seen already; False: all was. Internal where positions are left out."""
+    def take(self, message: Any) -> bool:
+        """Cuts off what was seen already; False: all was."""
         self._give_up, self._pause = None, 0.0
-        for chunk in response.chunks:
-            seen = self._request.from_position - chunk.first_position
-            if self._seen and seen < 0:
-                raise make_error(
-                    grpc.StatusCode.INTERNAL,
-                    f"the server left out the tokens from position {self._request.from_position} to "
-                    f"{chunk.first_position - 1}",
-                    "",
-                )
-            if seen > 0:
-                seen = min(seen, len(chunk.tokens))
-                chunk.first_position += seen
-                for field in (chunk.tokens, chunk.log2_probs, chunk.top, chunk.token_bytes):
-                    del field[:seen]
-            if chunk.tokens:
-                self._request.from_position = chunk.first_position + len(chunk.tokens)
-                self._seen = True
-        for i in reversed(range(len(response.chunks))):
-            if not response.chunks[i].tokens:
-                del response.chunks[i]
-        self.finished = self.finished or bool(response.finished)
-        return bool(response.chunks or response.finished)
+        return self._take(message)
+
+    def _take(self, message: Any) -> bool:
+        raise NotImplementedError
 
     def concerns(self, error: LintelError) -> bool:
         """Whether the call was cut off: before it was, its refusals are those of any call; but a server
@@ -150,6 +125,86 @@ class Repeat:
         return min(max(pause, error.retry_delay or 0.0), self._give_up - now)
 
 
+class Repeat(RepeatBase):
+    """A call on a session that outlives the server (SessionInfo.durability): the same under one name, from
+    the first position that was not seen.
+    """
+
+    def __init__(self, request: pb.GenerateRequest, patience: float) -> None:
+        """Names the call and draws its seed: a server that forgot the call draws all tokens again,
+        some of which were seen.
+        """
+        super().__init__(patience)
+        if not request.call_id:
+            request.call_id = uuid.uuid4().hex
+        if not request.sampling.HasField("seed"):
+            request.sampling.seed = random.SystemRandom().getrandbits(64)
+        self._request = request
+        self._seen = False
+
+    def _take(self, response: pb.GenerateResponse) -> bool:
+        """Internal where positions are left out."""
+        for chunk in response.chunks:
+            seen = self._request.from_position - chunk.first_position
+            if self._seen and seen < 0:
+                raise make_error(
+                    grpc.StatusCode.INTERNAL,
+                    f"the server left out the tokens from position {self._request.from_position} to "
+                    f"{chunk.first_position - 1}",
+                    "",
+                )
+            if seen > 0:
+                seen = min(seen, len(chunk.tokens))
+                chunk.first_position += seen
+                for field in (chunk.tokens, chunk.log2_probs, chunk.top, chunk.token_bytes):
+                    del field[:seen]
+            if chunk.tokens:
+                self._request.from_position = chunk.first_position + len(chunk.tokens)
+                self._seen = True
+        for i in reversed(range(len(response.chunks))):
+            if not response.chunks[i].tokens:
+                del response.chunks[i]
+        self.finished = self.finished or bool(response.finished)
+        return bool(response.chunks or response.finished)
+
+
+class ResponseRepeat(RepeatBase):
+    """A stored response under its idempotency key: a server that has it sends the same events again.
+    REQUIRES: the request has a key.
+    """
+
+    def __init__(self, patience: float) -> None:
+        super().__init__(patience)
+        self._id = ""
+        self._seen = 0  # events
+        self._next = 0  # number of the next event of this attempt
+
+    def _take(self, message: response_pb2.ResponseEvents) -> bool:
+        """Unavailable where the server has lost the response, and begins another."""
+        news = []
+        for event in message.events:
+            if event.type == "response.created":
+                self._next = 0
+                self._check(json.loads(event.body)["response"]["id"])
+            if self._next >= self._seen:
+                news.append(event)
+            self._next += 1
+        self._seen = max(self._seen, self._next)
+        del message.events[:]
+        message.events.extend(news)
+        self.finished = self.finished or bool(message.response)
+        return bool(news or message.response)
+
+    def _check(self, id: str) -> None:
+        if self._id not in ("", id):
+            raise make_error(
+                grpc.StatusCode.UNAVAILABLE,
+                f"the server lost response {self._id} with its end: it stores none, or another server answers",
+                "",
+            )
+        self._id = id
+
+
 # Waiting for the server to put away a call that ended on this side: it takes a step of the model.
 _OWN_CALL = RetryPolicy(initial_backoff=0.01, max_backoff=0.5)
 
@@ -169,7 +224,7 @@ class Attempts:
         self._failures = 0
         self.changes_session = False  # the call uses a session
         self.repeat_for = policy.repeat_for if policy is not None else 0.0  # of durable sessions
-        self.repeat: Optional[Repeat] = None  # of a call that is repeated where it was cut off
+        self.repeat: Optional[RepeatBase] = None  # of a call that is repeated where it was cut off
         self._reads = reads
         self._went = False  # to another server, last time
         self.server: Optional[Server] = None  # that the last attempt was made at
