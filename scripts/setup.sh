@@ -13,7 +13,8 @@ Installs with apt (through sudo when not root), on Debian 12 or 13, what is miss
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
   --bench        gnuplot, for the plots of lintel-bench
   --browser      Chromium, and Node (Debian's, unless there is one), for the tests of the page
-  --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one), curl
+  --clients      grpcio and NumPy for client/python, on Debian 13 the package openai, Node for client/node (Debian's,
+                 unless there is one), curl
   --docker       PyYAML, npm and Compose, for the tests of docker/
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
   --packages     what scripts/package.sh and its test need: dpkg-dev, patchelf, pip, npm, lintian, debootstrap, zsh
@@ -41,6 +42,7 @@ for argument in "$@"; do
     --bench) packages+=(gnuplot-nox) ;;
     --clients)
       packages+=(curl python3-grpcio python3-protobuf python3-numpy python3-pip python3-setuptools python3-wheel python3-venv mypy)
+      if grep -qs '^VERSION_CODENAME=trixie$' /etc/os-release; then packages+=(python3-openai); fi  # Debian 12 has none
       if ! command -v node >/dev/null || ! command -v npm >/dev/null; then packages+=(nodejs npm); fi ;;
     --browser)
       packages+=(chromium)
