@@ -16,7 +16,7 @@ import grpc
 import lintel
 from lintel import ChatFinishReason, RetryPolicy
 
-from away_test import free_port
+from away_test import QUICK, free_port
 from serving import PATIENCE, REPOSITORY, Server, eventually, run_async
 
 LIMITS = ["--max-new-tokens", "1000000000", "--chat-max-tokens", "1000000"]
@@ -339,6 +339,13 @@ class RetryTest(unittest.TestCase):
         with lintel.Client(self.address, timeout=PATIENCE, retry=policy) as client:
             self.assertEqual(client.chat("Hello.").answer().content, "Good morrow, friend.")
         starter.join()
+
+    def test_calls_without_a_server_fail_when_their_attempts_are_over(self):
+        with lintel.Client(self.address, timeout=PATIENCE, retry=QUICK) as client:
+            for call in (client.chat("Hello.").answer, client.respond("Hello.").response):
+                with self.assertRaisesRegex(lintel.Unavailable, f"no server answers at {self.address}"):
+                    call()
+        self.start()
 
     def test_a_chat_that_was_cut_off_is_not_sent_again(self):
         self.start()

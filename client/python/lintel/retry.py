@@ -195,6 +195,10 @@ class ResponseRepeat(RepeatBase):
         self.finished = self.finished or bool(message.response)
         return bool(news or message.response)
 
+    def concerns(self, error: LintelError) -> bool:
+        """As of a session's call, but where nothing has come: then it is retried as any other call is."""
+        return self._seen > 0 and super().concerns(error)
+
     def _check(self, id: str) -> None:
         if self._id not in ("", id):
             raise make_error(
