@@ -10,11 +10,13 @@ Without an image the model draws one first, with --seed N; its lower half is the
   { image: { type: 'string' }, out: { type: 'string' } },
 );
 
+const FIT = '`lintel complete --images FILE --fit` takes PNG files of any size';
+
 // Binary PGM with 8 bits a pixel, without comments.
 function readPgm(file) {
   const bytes = readFileSync(file);
   const header = /^P5\s+(\d+)\s+(\d+)\s+255\s/.exec(bytes.toString('latin1'));
-  if (!header) throw new Error(`${file} is no binary PGM with 255 levels`);
+  if (!header) throw new Error(`${file} is no binary PGM with 255 levels; ${FIT}`);
   const [width, height] = [Number(header[1]), Number(header[2])];
   const pixels = bytes.subarray(header[0].length);
   if (pixels.length < width * height) throw new Error(`${file} ends early`);
@@ -67,7 +69,8 @@ try {
     ? readPgm(flags.image)
     : { ...shape, pixels: await client.completeImage(new Uint8Array(shape.width * shape.height), () => true, withSeed(flags.seed)) };
   if (original.width !== shape.width || original.height !== shape.height) {
-    throw new Error(`${model.name} draws images of ${shape.width}x${shape.height}`);
+    const found = `${original.width}x${original.height}`;
+    throw new Error(`${flags.image} is ${found}, ${model.name} draws images of ${shape.width}x${shape.height}; ${FIT}`);
   }
 
   const half = Math.floor(shape.height / 2) * shape.width;

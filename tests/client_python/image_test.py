@@ -33,7 +33,8 @@ class ImageTest(ServedTest):
                     call()
                 self.assertEqual(
                     str(raised.exception),
-                    f"the image is {list(shape)}, the model {self.MODEL} draws [28, 28]")
+                    f"the image is {list(shape)}, the model {self.MODEL} draws [28, 28]; "
+                    "`lintel complete --fit` fits pictures of digits")
         for call in self.complete(np.zeros((28, 28), np.uint8), mask, model="tokens"):
             with self.assertRaisesRegex(ValueError, "mask|draws no images"):
                 call()

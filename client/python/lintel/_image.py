@@ -46,8 +46,9 @@ class Completion:
         drawn = [served.height, served.width, served.channels]
         if [*self._shape, 1][:3] != drawn:
             wanted = drawn if served.channels > 1 else drawn[:2]
+            hint = "" if served.channels > 1 else "; `lintel complete --fit` fits pictures of digits"
             raise ValueError(
-                f"the image is {list(self._shape)}, the model{name and ' ' + name} draws {wanted}"
+                f"the image is {list(self._shape)}, the model{name and ' ' + name} draws {wanted}{hint}"
             )
         if served.channels == 1 and self._has_light_border():
             warnings.warn(
