@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small client of a Lintel server: connects, streams tokens, completes images.
+// A small client of a Lintel server: connects, streams tokens, chats, completes images.
 //
 //   const client = new Client('127.0.0.1:50051');
 //   for await (const { text } of client.generate({ prompt: 'Once upon', maxNewTokens: 100 })) {
 //     process.stdout.write(text);
 //   }
+//   console.log((await client.chat({ messages: 'What is a linear transformer?' }).answer()).content);
 //   client.close();
 //
 // Requests are the messages of proto/lintel/v1, which document every field, in camelCase; here they
@@ -14,17 +15,18 @@ import { createHash, randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import grpc from '@grpc/grpc-js';
 import protoLoader from '@grpc/proto-loader';
+import { Answer, chatBody, ChatStream, Response, responseBody, ResponseStream, toJson, ToolCall } from './chat.mjs';
 import { connection } from './connection.mjs';
 import { LintelError, lintelError, PROTO } from './errors.mjs';
 import { checkImage } from './images.mjs';
-import { Repeat } from './repeat.mjs';
+import { Repeat, ResponseRepeat } from './repeat.mjs';
 import { isUnsent, namesAServer, Servers, split } from './servers.mjs';
 
-export { LintelError };
+export { Answer, LintelError, Response, ToolCall };
 
 const { v1 } = grpc.loadPackageDefinition(
   protoLoader.loadSync(
-    ['lintel/v1/generation.proto', 'lintel/v1/model.proto', 'lintel/v1/session.proto'],
+    ['chat', 'generation', 'model', 'response', 'session'].map((name) => `lintel/v1/${name}.proto`),
     // A seed has 64 bits, of which a Number keeps 53. Optional fields that are absent stay so.
     { includeDirs: [PROTO], longs: String, enums: String, defaults: true, oneofs: true },
   ),
@@ -63,7 +65,7 @@ const MOST_KNOWN = 4096;
 
 // Methods that a server may have had and another one is asked all the same: they change nothing, or leave
 // what expires.
-const IS_SAFE = new Set(['get', 'tokenize', 'detokenize', 'list', 'listStates', 'create', 'fork']);
+const IS_SAFE = new Set(['render', 'get', 'tokenize', 'detokenize', 'list', 'listStates', 'create', 'fork']);
 
 // Of a snapshot in a message; the server takes 1 MiB.
 const PIECE_BYTES = 256 * 1024;
@@ -102,6 +104,8 @@ export class Client {
         generation: new v1.GenerationService(way.address, way.credentials, way.options),
         models: new v1.ModelService(way.address, way.credentials, way.options),
         sessions: new v1.SessionService(way.address, way.credentials, way.options),
+        chats: new v1.ChatService(way.address, way.credentials, way.options),
+        responses: new v1.ResponseService(way.address, way.credentials, way.options),
       };
       return { address: one, services };
     });
@@ -143,7 +147,7 @@ export class Client {
     };
     const options = { signal, timeout, call };
     const messages = (await this.#outlivesServer(request, retry, timeout))
-      ? this.#repeated(new Repeat(wire, retry), options)
+      ? this.#repeated('generation', 'generate', new Repeat(wire, retry), options)
       : this.#read('generation', 'generate', wire, options, !request.sessionId);
     const characters = new Map(); // of each sample
     for await (const { chunks, finished } of messages) {
@@ -167,18 +171,18 @@ export class Client {
   }
 
   // The messages of a call until it has gone through; of a repeat those with something new alone.
-  async *#repeated(repeat, options) {
+  async *#repeated(service, method, repeat, options) {
     for (let moves = 0; ; ) {
       const server = this.#servers.current;
       try {
-        for await (const message of this.#stream('generation', 'generate', repeat.request, { ...options, server })) {
+        for await (const message of this.#stream(service, method, repeat.request, { ...options, server })) {
           moves = 0;
           const news = repeat.take(message);
-          if (news.chunks.length > 0 || news.finished.length > 0) yield news;
+          if (news !== undefined) yield news;
         }
         return;
       } catch (error) {
-        if (options.signal?.aborted || this.#closed) throw error;
+        if (options.signal?.aborted || this.#closed || repeat.failed) throw error;
         // Another server may continue it at once.
         if (!repeat.finished && (await this.#goesOn(server, error, ++moves, true))) {
           repeat.goesOn();
@@ -291,6 +295,62 @@ export class Client {
       throw error;
     }
     return out;
+  }
+
+  // Asks a model with a chat template. The request has the members of OpenAI's /v1/chat/completions (docs/chat.md) in
+  // camelCase, and: `messages`, also a question as text; `tools`, {name, description, parameters, run} or OpenAI's form;
+  // `toolChoice`, also a tool; `schema`, of the answer; `maxTokens`. `parameters` and `schema` are of zod or JSON schemas.
+  // Returns a stream of deltas, which `for await` reads and answer() to its end: {content, reasoning, calls, finishReason,
+  // usage, message, parsed, ...}. The call starts when it is read; leaving the loop, or aborting `signal`, ends it.
+  chat(request, { signal, timeout } = {}) {
+    return new ChatStream(this.#chatMessages(request, { signal, timeout }), request);
+  }
+
+  async *#chatMessages(request, options) {
+    yield* this.#read('chats', 'complete', { body: Buffer.from(toJson(await chatBody(request))) }, options);
+  }
+
+  // The prompt that a chat's request becomes: {text, ids, turnBoundary, beforeGenerationPrompt, model}.
+  async renderChat(request, { timeout } = {}) {
+    const body = Buffer.from(toJson(await chatBody(request)));
+    const { text, ids, turnBoundary, beforeGenerationPrompt, model } = await this.#unary('chats', 'render', { body }, timeout);
+    const [boundary, before] = [turnBoundary, beforeGenerationPrompt].map(Number);
+    return { text: String(text), ids, turnBoundary: boundary, beforeGenerationPrompt: before, model };
+  }
+
+  // Asks a model with a chat template in a conversation that the server keeps. The request has the members of OpenAI's
+  // /v1/responses in camelCase: `input`, a question or items; `previousResponseId`, a response or its id, of which several may
+  // continue; `instructions`, `store`, `background`, and tools, schema and so on as of chat(). Returns a stream of events, which
+  // `for await` reads and response() to its end. A stored response that is cut off is repeated as a call on a session that
+  // outlives the server is: where the server still has it, its events continue with the first that was not seen.
+  // `idempotencyKey`: another call with this key and the same request gives the same response.
+  respond(request, { signal, timeout, retry = this.#retry, idempotencyKey } = {}) {
+    return new ResponseStream(this.#responseMessages(request, idempotencyKey, retry, { signal, timeout }), request);
+  }
+
+  async *#responseMessages(request, idempotencyKey, retry, options) {
+    const body = await responseBody(request);
+    const isStored = body.store !== false;
+    const wire = { body: Buffer.from(toJson(body)), ...(isStored && { idempotencyKey: idempotencyKey ?? randomUUID() }) };
+    const call = this.#call(options.timeout);
+    yield* isStored && retry > 0
+      ? this.#repeated('responses', 'create', new ResponseRepeat(wire, retry), { ...options, call })
+      : this.#read('responses', 'create', wire, { ...options, call });
+  }
+
+  // A stored response, also one that failed or still runs.
+  async getResponse(id) {
+    return new Response(JSON.parse((await this.#unary('responses', 'get', { id })).body));
+  }
+
+  // Ends a response that runs with its next token. It keeps what it had until then.
+  async cancelResponse(id) {
+    return new Response(JSON.parse((await this.#unary('responses', 'cancel', { id })).body));
+  }
+
+  // Hides a response at once. It goes when no other continues it.
+  async deleteResponse(id) {
+    await this.#unary('responses', 'delete', { id });
   }
 
   async models() {

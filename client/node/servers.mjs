@@ -6,6 +6,11 @@ import grpc from '@grpc/grpc-js';
 
 // "A:1,B:2": each of them. gRPC's own ways of naming servers have their own commas.
 export function split(addresses) {
+  const [scheme] = /^https?:\/\//.exec(addresses) ?? [];
+  if (scheme) {
+    const way = scheme === 'http://' ? '' : '; tlsCa encrypts';
+    throw new TypeError(`address '${addresses}': expected HOST:PORT of gRPC, without ${scheme}${way}`);
+  }
   if (addresses.includes('://') || /^ipv[46]:/.test(addresses)) return [addresses];
   const several = addresses.split(',').map((address) => address.trim());
   if (several.includes('') || new Set(several).size < several.length) {

@@ -112,6 +112,10 @@ describe('addresses', () => {
   it('are split at commas, and refused where they make no sense', () => {
     assert.deepEqual(split('a:1, b:2'), ['a:1', 'b:2']);
     assert.deepEqual(split('ipv4:1.2.3.4:5,1.2.3.5:5').length, 1);
+    for (const [scheme, way] of [['http://', ''], ['https://', '; tlsCa encrypts']]) {
+      const message = `address '${scheme}a:1': expected HOST:PORT of gRPC, without ${scheme}${way}`;
+      assert.throws(() => new Client(`${scheme}a:1`), { name: 'TypeError', message });
+    }
     for (const bad of ['a:1,', 'a:1,a:1']) assert.throws(() => new Client(bad), TypeError);
     assert.throws(() => new Client('127.0.0.1:1,10.0.0.1:1', { token: 'secret' }), TypeError);
   });

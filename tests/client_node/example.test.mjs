@@ -196,7 +196,12 @@ describe('the Node example', () => {
 
     await example('complete.mjs', '--seed', '3', '--out', out); // draws an image, and its half again
     assert.deepEqual([...readFileSync(out).subarray(-784, -392)], image.slice(0, 392));
-    await assert.rejects(example('complete.mjs', '--image', join(LINTEL_EXAMPLE, 'lintel.mjs')), { code: 1 });
+    const small = join(directory, 'small.pgm');
+    writeFileSync(small, Buffer.concat([Buffer.from('P5\n2 2\n255\n'), Buffer.alloc(4)]));
+    for (const [other, words] of [[join(LINTEL_EXAMPLE, 'lintel.mjs'), 'is no binary PGM'], [small, 'is 2x2, .* 28x28']]) {
+      const stderr = new RegExp(`${words}.*; .lintel complete --images FILE --fit.`);
+      await assert.rejects(example('complete.mjs', '--image', other), (error) => error.code === 1 && stderr.test(error.stderr));
+    }
   });
 
   it('any pixels can be hidden', async () => {
@@ -285,19 +290,28 @@ describe('the Node example', () => {
   });
 
   it('runs the commands of the READMEs', async () => {
-    const texts = await serve(join(LINTEL_ROOT, 'weights', 'text-linear-small'));
+    const scripted = join(directory, 'qwen35');
+    await run('python3', [join(LINTEL_ROOT, 'tests/support/scripted_model.py'), scripted]);
+    // What a block names, the server for it, what it prints.
+    const numbers = /^[\d. \n-]+$/;
+    const servers = [
+      ['qwen35', await serve(scripted), /^It is sunny in Bern\.\nBern 134000$/],
+      ['client.chat', await serve(join(LINTEL_ROOT, 'weights', 'text-rwkv7-small')), /\w+[^]*\{\n? *promptTokens: \d+[^]*\}\n[^]*\w/],
+      ['text-linear-small', await serve(join(LINTEL_ROOT, 'weights', 'text-linear-small')), numbers],
+      ['', mnist, numbers],
+    ];
     for (const readme of ['client/README.md', 'client/node/README.md']) {
       const blocks = [...readFileSync(join(LINTEL_ROOT, readme), 'utf8').matchAll(/^```js\n(.*?)^```$/gms)];
       assert.notEqual(blocks.length, 0, readme);
       for (const [, block] of blocks) {
         const file = join(LINTEL_EXAMPLE, 'snippet.mjs');
-        const { address } = block.includes('text-linear-small') ? texts : mnist;
+        const [, { address }, printed] = servers.find(([name]) => block.includes(name));
         writeFileSync(file, block.replace('127.0.0.1:50051', address).replace('./client/node/', './'));
         const { stdout } = await run(process.execPath, [file]);
-        assert.match(stdout.trim(), /^[\d. \n-]+$/);
+        assert.match(stdout.trim(), printed);
       }
     }
-    assert.equal(await texts.stop(), 0);
+    for (const [name, server] of servers) if (name) assert.equal(await server.stop(), 0);
   });
 
   it('runs the code of the page of sessions', async () => {
