@@ -9,6 +9,7 @@ work=$1
 source "$here/../npm_packages.sh"
 
 need_node 18.3
+command -v python3 >/dev/null || skip "no python3"
 # A copy, laid out as in the repository: the sources stay as they are, and builds apart.
 mkdir -p "$work/client/node"
 rm -rf "$work/proto" "$work"/client/node/*.mjs
