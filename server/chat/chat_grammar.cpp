@@ -60,11 +60,13 @@ std::string source_of(const std::vector<grammar::ToolSpec>& specs,
   return json_text(source);
 }
 
-std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
+// The keywords that were left out, or the objects that were closed.
+std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed, bool is_closed) {
   constexpr std::size_t kMostBytes = 2048;  // for a header, of which clients take few KiB
   std::string text;
   bool is_cut = false;
   for (const grammar::RelaxedKeyword& keyword : relaxed) {
+    if (keyword.is_closed != is_closed) continue;
     if (keyword.keyword == grammar::kMoreRelaxed) {
       is_cut = true;
       continue;  // another tool's may follow
@@ -74,12 +76,18 @@ std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
       break;
     }
     if (!text.empty()) text += ", ";
-    text += (keyword.path.empty() ? "/" : keyword.path) + " " + keyword.keyword;
+    text += keyword.path.empty() ? "/" : keyword.path;
+    if (!is_closed) text += " " + keyword.keyword;
   }
   if (is_cut) text += text.empty() ? "..." : ", ...";
   std::ranges::replace_if(
       text, [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;
+}
+
+void name_relaxed(const grammar::CompiledGrammar& compiled, ChatGrammar& made) {
+  made.relaxed = relaxed_text(compiled.relaxed, /*is_closed=*/false);
+  made.closed = relaxed_text(compiled.relaxed, /*is_closed=*/true);
 }
 
 // The names that readers of calls find, for arguments that no schema describes.
@@ -214,7 +222,7 @@ grpc::Status make_chat_grammar(const api::ChatParams& request, const TemplateTra
       const auto compiled = cache.get(
           calls->source, [&] { return compile(nullptr, &*calls, grammar::kMaxJsonDepth); });
       made.calls = made.grammar = compiled.grammar;
-      made.relaxed = relaxed_text(compiled.relaxed);
+      name_relaxed(compiled, made);
     } catch (const grammar::GrammarError& error) {
       return refusal_of(error, calls->field);
     }
@@ -229,7 +237,7 @@ grpc::Status make_chat_grammar(const api::ChatParams& request, const TemplateTra
               request.format == Format::kGrammar ? grammar::kMaxGbnfDepth : grammar::kMaxJsonDepth);
         });
     made.grammar = compiled.grammar;
-    made.relaxed = relaxed_text(compiled.relaxed);
+    name_relaxed(compiled, made);
   } catch (const grammar::GrammarError& error) {
     return refusal_of(error, format->field);
   }

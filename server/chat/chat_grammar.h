@@ -25,6 +25,9 @@ struct ChatGrammar {
   std::shared_ptr<const grammar::Grammar> calls;
   // Keywords of schemas that were left out, "PATH KEYWORD, ..."; empty: none.
   std::string relaxed;
+  // Objects of forced calls that take no members but those of `properties`, "PATH, ..."; empty:
+  // none.
+  std::string closed;
 };
 
 // Nothing: calls are not read.

@@ -393,6 +393,17 @@ class SchemaCompiler {
     return keys;
   }
 
+  // True for an object whose members are those of its `properties` alone, by closed_objects.
+  bool closes(const Shape& shape) {
+    if (!options_.closed_objects || shape.properties_schema == nullptr ||
+        shape.keys_schema != nullptr || shape.is_left_out ||
+        shape.min_properties > shape.properties.size()) {
+      return false;
+    }
+    reader_.note_closed(shape.properties_schema);
+    return true;
+  }
+
   Node object_node(const Shape& shape) {
     Node node;
     node.kind = Node::Kind::kObject;
@@ -407,7 +418,9 @@ class SchemaCompiler {
     }
     static const std::shared_ptr<const Dfa> any_key(json_key(), &json_key()->dfa);
     std::size_t named = 0;
+    const bool is_closed = closes(shape);
     for (const KeyClass& others : shape.keys) {
+      if (is_closed) break;
       // Of free keys, which may be equal, one alone is sure to count.
       if (others.dfa != nullptr && shape.min_properties > shape.required.size() + 1) {
         if (const auto keys = keys_of(*others.dfa, kMostNamedKeys - named)) {
@@ -586,8 +599,9 @@ class SchemaCompiler {
       places.emplace(name, member);
     }
     // Names of which nothing is said are no arguments of a function that declares some.
-    const bool has_others = shape.keys_schema != nullptr || !shape.has_properties ||
+    const bool has_others = shape.keys_schema != nullptr || shape.properties_schema == nullptr ||
                             shape.min_properties > node.children.size();
+    if (!has_others && options_.closed_objects) reader_.note_closed(shape.properties_schema);
     std::vector<NodeId> others;
     for (const KeyClass& keys : shape.keys) {
       if (!has_others) break;

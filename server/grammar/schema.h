@@ -17,10 +17,11 @@ namespace lintel::grammar {
 // The keyword, without a path, that ends a list of which more was left out than it names.
 inline constexpr const char* kMoreRelaxed = "...";
 
-// What was left out of a schema.
+// What was left out of a schema, or an object that was closed.
 struct RelaxedKeyword {
-  std::string path;     // a JSON pointer
-  std::string keyword;  // as GrammarError::reason()
+  std::string path;        // a JSON pointer
+  std::string keyword;     // as GrammarError::reason(); `properties` of an object that was closed
+  bool is_closed = false;  // by SchemaOptions::closed_objects
 };
 
 struct SchemaOptions {
@@ -29,6 +30,10 @@ struct SchemaOptions {
   bool relaxed = false;
   // true, false and null may be True, False and None.
   bool python_literals = false;
+  // An object has no members but those of its `properties`, where it has that keyword and neither
+  // the schema nor what was left out of it can say which others there are: additionalProperties,
+  // patternProperties, propertyNames, a minProperties that needs others.
+  bool closed_objects = false;
   // The whole is an object; what else the schema permits is left out.
   bool objects_only = false;
 };
@@ -55,7 +60,8 @@ struct MemberStyle {
 };
 
 // Adds the texts that `schema` describes to `grammar`. `relaxed`: what was left out is appended,
-// and what is not enforced, 64 keywords at most, then kMoreRelaxed. Bounds: 10,000 nodes, 64 MiB of
+// and what is not enforced, 64 keywords at most, then kMoreRelaxed, and objects that were closed,
+// likewise. Bounds: 10,000 nodes, 64 MiB of
 // memory, and work that takes some 50 ms. Throws GrammarError.
 NodeId add_schema(Grammar& grammar, const JsonValue& schema, const SchemaOptions& options,
                   std::vector<RelaxedKeyword>* relaxed);

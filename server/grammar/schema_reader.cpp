@@ -296,13 +296,23 @@ void SchemaReader::widen(const JsonValue* place) {
 }
 
 void SchemaReader::note(const JsonValue* place, const std::string& reason) {
-  if (relaxed_ == nullptr || relaxed_->size() > kMostRelaxed) return;
+  add_note(place, reason, /*is_closed=*/false);
+}
+
+void SchemaReader::note_closed(const JsonValue* place) {
+  add_note(place, "properties", /*is_closed=*/true);
+}
+
+void SchemaReader::add_note(const JsonValue* place, const std::string& reason, bool is_closed) {
+  std::size_t& count = is_closed ? num_closed_ : num_relaxed_;
+  if (relaxed_ == nullptr || count > kMostRelaxed) return;
   if (!noted_.emplace(place, reason).second) return;
-  if (relaxed_->size() < kMostRelaxed) {
-    relaxed_->push_back({path_of(place), reason});
+  if (count < kMostRelaxed) {
+    relaxed_->push_back({path_of(place), reason, is_closed});
   } else {
-    relaxed_->push_back({"", kMoreRelaxed});
+    relaxed_->push_back({"", kMoreRelaxed, is_closed});
   }
+  ++count;
 }
 
 void SchemaReader::refuse_form(const JsonValue* place, const std::string& reason) const {
@@ -1318,6 +1328,7 @@ void SchemaReader::read_objects(const Schemas& set, Shape& shape) {
 }
 
 void SchemaReader::read_owner(const JsonValue* schema, Objects& objects, Shape& shape) {
+  shape.is_left_out = shape.is_left_out || left_out_.contains(schema);
   Owner owner{schema, schema->find("properties"), schema->find("additionalProperties"), {}};
   const auto add_name = [&](const std::string& name) {
     spend(20);
@@ -1332,7 +1343,7 @@ void SchemaReader::read_owner(const JsonValue* schema, Objects& objects, Shape& 
     shape.keys_keyword = keyword;
   }
   if (owner.properties != nullptr) {
-    shape.has_properties = true;
+    shape.properties_schema = schema;
     if (!owner.properties->is(Type::kObject)) refuse_form(schema, "properties");
     for (const std::string& name : owner.properties->names) add_name(name);
   }

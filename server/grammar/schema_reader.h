@@ -75,7 +75,8 @@ struct Shape {
   // A schema and its keyword that say what others there are, if one does.
   const JsonValue* keys_schema = nullptr;
   const char* keys_keyword = nullptr;
-  bool has_properties = false;  // the keyword
+  const JsonValue* properties_schema = nullptr;  // that has `properties`, if one does
+  bool is_left_out = false;                      // something of one of the schemas
 };
 
 // Reads one document. Used by one thread; the document outlives it. Functions throw GrammarError.
@@ -105,6 +106,8 @@ class SchemaReader {
   void refuse(const JsonValue* place, const std::string& reason);
   // Records a keyword that is not enforced, also under strict.
   void note(const JsonValue* place, const std::string& reason);
+  // Names an object that was closed.
+  void note_closed(const JsonValue* place);
   // Counts work of the whole, up to kMaxSchemaWork.
   void spend(std::size_t work);
   // Counts memory that stays until the end, up to kMaxSchemaMemory.
@@ -177,6 +180,7 @@ class SchemaReader {
   [[noreturn]] void refuse_form(const JsonValue* place, const std::string& reason) const;
   // Remembers that `place` takes more than it says.
   void widen(const JsonValue* place);
+  void add_note(const JsonValue* place, const std::string& reason, bool is_closed);
   // A pattern or format of `schema` that has no automaton.
   void leave_out(const JsonValue* schema, const JsonValue* text, bool is_pattern);
   void check_keywords(const JsonValue* schema);
@@ -271,6 +275,7 @@ class SchemaReader {
   bool is_unsure_ = false;    // takes() returned true for want of what is left out
   std::unordered_set<const JsonValue*> left_out_;  // schemas of which something is left out
   std::set<std::pair<const JsonValue*, std::string>> noted_;
+  std::size_t num_relaxed_ = 0, num_closed_ = 0;  // of this document in *relaxed_
   std::unordered_set<const JsonValue*> checked_;
   std::map<std::pair<const JsonValue*, SetId>, Overlaps> overlaps_;
   std::map<std::tuple<bool, Spelling, std::string>, std::shared_ptr<const Dfa>> dfas_;

@@ -271,7 +271,8 @@ class ToolCompiler {
       std::vector<RelaxedKeyword> relaxed;
       const NodeId node = add_arguments(tool, &relaxed);
       for (RelaxedKeyword& keyword : relaxed) {
-        if (relaxed_ != nullptr) relaxed_->push_back({tool.name + keyword.path, keyword.keyword});
+        if (relaxed_ == nullptr) break;
+        relaxed_->push_back({tool.name + keyword.path, keyword.keyword, keyword.is_closed});
       }
       return node;
     } catch (const GrammarError& error) {
@@ -283,7 +284,7 @@ class ToolCompiler {
     Grammar& g = *grammar_;
     const bool any = tool.parameters.empty() || tool.arguments == ToolSpec::Arguments::kAny;
     SchemaOptions options;
-    options.relaxed = tool.arguments == ToolSpec::Arguments::kRelaxed;
+    options.relaxed = options.closed_objects = tool.arguments == ToolSpec::Arguments::kRelaxed;
     options.python_literals = options_.dialect == ToolDialect::kPythonic;
     if (options_.dialect == ToolDialect::kHermes) {
       options.objects_only = true;

@@ -16,7 +16,7 @@ namespace lintel::grammar {
 struct ToolSpec {
   enum class Arguments {
     kAny,      // any JSON object, any keys
-    kRelaxed,  // by the schema, without what is not served
+    kRelaxed,  // by the schema, without what is not served, and with closed objects
     kStrict,   // by the schema
   };
   std::string name;

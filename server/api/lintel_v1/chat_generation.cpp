@@ -304,6 +304,7 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
   grpc::Status status = make_chat_grammar(request, prompt.traits, grammars_, made);
   if (!status.ok() || made.grammar == nullptr) return status;
   if (!made.relaxed.empty()) rpc.add_header("lintel-schema-relaxed", made.relaxed);
+  if (!made.closed.empty()) rpc.add_header("lintel-schema-closed", made.closed);
   const bool is_asked_for = request.format != api::ChatParams::Format::kText ||
                             request.tool_choice == api::ChatParams::ToolChoice::kRequired;
   if (generation.stop.tokens.empty()) {

@@ -58,10 +58,11 @@ HttpAnswer shaped(int http_status, const OpenAiError& error) {
 }  // namespace
 
 const HttpProtocol& openai_protocol() {
-  static const HttpProtocol protocol{.path = "/v1",
-                                     .exposed_headers = {"lintel-schema-relaxed"},
-                                     .refuse = openai_refusal,
-                                     .keep_alive = std::string(kServerSentComment)};
+  static const HttpProtocol protocol{
+      .path = "/v1",
+      .exposed_headers = {"lintel-schema-relaxed", "lintel-schema-closed", "lintel-chat-left-out"},
+      .refuse = openai_refusal,
+      .keep_alive = std::string(kServerSentComment)};
   return protocol;
 }
 

@@ -83,5 +83,39 @@ TEST_CASE("chat grammar: a list of relaxed keywords that is cut ends with dots")
   CHECK(named(500).size() < 2100);
 }
 
+TEST_CASE("chat grammar: closed objects of forced calls are named, apart from relaxed keywords") {
+  const auto made_of = [](bool is_forced, bool is_strict) {
+    api::ChatParams request;
+    request.tools = nlohmann::ordered_json::parse(R"([{"type": "function", "function": {
+        "name": "get", "parameters": {"type": "object", "properties": {
+            "where": {"type": "object", "properties": {"city": {"type": "string"}}},
+            "tags": {"type": "array", "uniqueItems": false}}}}}])");
+    if (is_strict) request.tools[0]["function"]["strict"] = true;
+    if (!is_strict) {
+      request.tools[0]["function"]["parameters"]["properties"]["tags"]["uniqueItems"] = true;
+    }
+    if (is_forced) request.tool_choice = api::ChatParams::ToolChoice::kRequired;
+    grammar::GrammarCache cache;
+    ChatGrammar made;
+    TemplateTraits traits;
+    traits.dialect = ToolDialect::kHermes;
+    REQUIRE(make_chat_grammar(request, traits, cache, made).ok());
+    return made;
+  };
+  const auto takes_other = [](const ChatGrammar& made) {
+    grammar::Matcher matcher(made.grammar);
+    return matcher.advance(
+        "<tool_call>\n{\"name\": \"get\", \"arguments\": {\"where\": {\"c\": 1}");
+  };
+  const ChatGrammar forced = made_of(/*is_forced=*/true, /*is_strict=*/false);
+  CHECK(forced.closed == "get#, get#/properties/where");
+  CHECK(forced.relaxed == "get#/properties/tags uniqueItems");
+  CHECK_FALSE(takes_other(forced));
+  CHECK(made_of(/*is_forced=*/false, /*is_strict=*/false).closed.empty());
+  CHECK(takes_other(made_of(/*is_forced=*/false, /*is_strict=*/false)));
+  CHECK(made_of(/*is_forced=*/true, /*is_strict=*/true).closed.empty());
+  CHECK(takes_other(made_of(/*is_forced=*/true, /*is_strict=*/true)));
+}
+
 }  // namespace
 }  // namespace lintel

@@ -733,6 +733,58 @@ TEST_CASE("tool calls: names that nothing is said of are those of `properties`, 
   CHECK_FALSE(call_takes(ToolDialect::kPythonic, record, "ab=None,"));
 }
 
+TEST_CASE("tool calls: objects of relaxed arguments take the members that they declare alone") {
+  const auto closed = [](const char* parameters, ToolSpec::Arguments arguments) {
+    std::vector<RelaxedKeyword> relaxed;
+    const std::vector<ToolSpec> tools = {{"f", parameters, arguments}};
+    compile_tools(tools, {ToolDialect::kHermes, Mode::kRequired, false}, &relaxed);
+    std::string paths;
+    for (const RelaxedKeyword& keyword : relaxed) {
+      if (keyword.is_closed) paths += keyword.path + " ";
+    }
+    return paths;
+  };
+  const auto takes = [](const char* parameters, const std::string& object,
+                        ToolSpec::Arguments arguments = ToolSpec::Arguments::kRelaxed) {
+    const std::vector<ToolSpec> tools = {{"f", parameters, arguments}};
+    Matcher matcher(compile_tools(tools, {ToolDialect::kHermes, Mode::kRequired, false}));
+    return matcher.advance("<tool_call>\n{\"name\": \"f\", \"arguments\": " + object +
+                           "}\n</tool_call>") &&
+           matcher.accepts();
+  };
+  const char* const nested = R"({"type":"object","properties":{
+      "a":{"type":"object","properties":{"b":{"type":"integer"}}},
+      "list":{"type":"array","items":{"properties":{"c":{}}}}}})";
+  CHECK(takes(nested, R"({"a": {"b": 1}, "list": [{"c": {"any": 1}}]})"));
+  CHECK_FALSE(takes(nested, R"({"x": 1})"));
+  CHECK_FALSE(takes(nested, R"({"a": {"x": 1}})"));
+  CHECK_FALSE(takes(nested, R"({"list": [{"x": 1}]})"));
+  CHECK(closed(nested, ToolSpec::Arguments::kRelaxed) ==
+        "f# f#/properties/a f#/properties/list/items ");
+  CHECK_FALSE(takes(R"({"properties":{}})", R"({"x": 1})"));
+  // Under strict a schema says all that it means.
+  CHECK(takes(nested, R"({"a": {"x": 1}, "x": 1})", ToolSpec::Arguments::kStrict));
+  CHECK(closed(nested, ToolSpec::Arguments::kStrict).empty());
+  // Members of all parts of a schema are declared.
+  const char* const parts = R"({"allOf":[{"properties":{"a":{}}},{"$ref":"#/$defs/more"}],
+                                "$defs":{"more":{"properties":{"b":{}},"required":["c"]}}})";
+  CHECK(takes(parts, R"({"a": 1, "b": 2, "c": 3})"));
+  CHECK_FALSE(takes(parts, R"({"c": 3, "x": 1})"));
+  // A schema that says which others there are, or of which a part is left out that may, is open.
+  for (const char* const open :
+       {R"({"type":"object"})", R"({"properties":{"a":{}},"additionalProperties":true})",
+        R"({"properties":{"a":{}},"additionalProperties":{"type":"integer"}})",
+        R"({"properties":{"a":{}},"patternProperties":{"^x":{}}})",
+        R"({"properties":{"a":{}},"propertyNames":{"pattern":"^.$"}})",
+        R"({"properties":{"a":{}},"minProperties":2})",
+        R"({"properties":{"a":{}},"if":{"required":["a"]},"then":{"properties":{"x":{}}}})",
+        R"({"properties":{"a":{}},"dependentSchemas":{"a":{"properties":{"x":{}}}}})"}) {
+    INFO(open);
+    CHECK(takes(open, R"({"a": 1, "x": 1})"));
+    CHECK(closed(open, ToolSpec::Arguments::kRelaxed).empty());
+  }
+}
+
 TEST_CASE("tool calls: names that no call can have are refused by the keyword that asks for them") {
   for (const auto& [schema, keyword] :
        {std::pair(R"({"propertyNames":{"pattern":"^<"}})", "propertyNames"),
