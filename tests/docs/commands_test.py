@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages' shell blocks run as they stand, one after the other, in a copy of the repository with the programs on the PATH.
 
+An answer that a page shows is the one that comes. A block `json` after a shell block with one curl is its answer, of a stream line by
+line; a block `text` after a shell block of one command, or after Python that is run, is its output. "..." in a text of the page stands
+for anything (ids); of MASKED members the kind counts alone; other numbers may differ by a thousandth.
+
 commands_test.py PAGE runs one page's; without a page, every block of every page is looked for: it is run or listed here.
 Needs LINTEL_SERVER, a program beside the others, and LINTEL_PYTHON, where the package `lintel` is. Exit status 77: something that the page needs is not installed here.
 """
@@ -39,7 +43,11 @@ NOT_RUN = [
 ANSWERS = {"docs/chat.md": ['"role":"assistant"', '"cached_tokens"'],
            "docs/http.md": ['"text":"', "FINISH_REASON_LENGTH"], "docs/sessions.md": ["Once upon"],
            "docs/from_pytorch.md": ["brown fox"]}
-NEEDS = {"docs/from_pytorch.md": "torch, numpy, grpc"}  # modules of Python: its Python is run, too
+# Modules of Python: the page's Python is run, too. Of OPTIONAL pages the rest is run without them.
+NEEDS = {"docs/from_pytorch.md": "torch, numpy, grpc", "README.md": "grpc, google.protobuf",
+         "docs/sessions.md": "grpc, google.protobuf"}
+OPTIONAL = {"README.md", "docs/sessions.md"}
+MASKED = {"created", "created_at", "completed_at", "timings"}
 PORTS = [8080, 9464, 50051]
 SECONDS = 280
 SHELL, HEADING, OTHERS = "sh", "##", {"python", "js", "json", "toml", "text"}
@@ -86,13 +94,79 @@ def is_run(page, text):
     return not any(page == listed and text.startswith(begin) for listed, begin, _ in NOT_RUN)
 
 
-def shape(value):
-    """Names and kinds of values, without the values."""
-    if isinstance(value, dict):
-        return {name: shape(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [shape(value[0])] if value else []
-    return type(value).__name__
+def kind(value):
+    """The name of a value's type; whole numbers are numbers."""
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+
+
+def matches(shown, came):
+    """Whether a text is the one shown, whose "..." stands for anything."""
+    return re.fullmatch(".*".join(map(re.escape, shown.split("..."))), came, re.DOTALL) is not None
+
+
+def differences(shown, came, place=""):
+    """What a page shows of a value and did not come, with its place."""
+    if kind(shown) != kind(came):
+        return [f"{place}: {came!r}, shown as {shown!r}"]
+    if isinstance(shown, dict):
+        found = [f"{place}: {name} is {'not shown' if name in came else 'not there'}"
+                 for name in sorted(set(shown) ^ set(came))]
+        for name in sorted(set(shown) & set(came)):
+            if name in MASKED:
+                if kind(shown[name]) != kind(came[name]):
+                    found.append(f"{place}/{name}: of another kind")
+            else:
+                found += differences(shown[name], came[name], f"{place}/{name}")
+        return found
+    if isinstance(shown, list):
+        found = [] if len(shown) == len(came) else [f"{place}: {len(came)} elements, shown are {len(shown)}"]
+        for i, (one, other) in enumerate(zip(shown, came)):
+            found += differences(one, other, f"{place}/{i}")
+        return found
+    if isinstance(shown, str):
+        equal = matches(shown, came)
+    else:
+        equal = abs(shown - came) <= abs(shown) / 1000 if kind(shown) == "number" else shown == came
+    return [] if equal else [f"{place}: {came!r}, shown as {shown!r}"]
+
+
+def json_values(text):
+    """One value, or those of a stream's lines, of which tokens come in chunks of any size: these are put together."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        lines = [json.loads(line) for line in text.splitlines() if line]
+    merged = {}
+    for line in lines:
+        for chunk in line.pop("chunks", []):
+            first = merged.setdefault("chunks", [{**chunk, "tokens": [], "text": ""}])[0]
+            first["tokens"] += chunk["tokens"]
+            first["text"] += chunk["text"]
+        merged.update(line)
+    return merged
+
+
+class DifferencesTest(unittest.TestCase):
+    def test_a_value_that_is_not_the_one_shown_is_found(self):
+        shown = {"id": "cmpl-...", "created": 1, "choices": [{"text": " fox", "score": -39.943, "end": None}]}
+        came = {"id": "cmpl-12", "created": 2, "choices": [{"text": " fox", "score": -39.94340919, "end": None}]}
+        self.assertEqual(differences(shown, came), [])
+        for change in ({"id": "chat-12"}, {"created": "2"}, {"choices": []}, {"more": 1},
+                       {"choices": [{"text": " fo", "score": -39.943, "end": None}]},
+                       {"choices": [{"text": " fox", "score": -21.5, "end": None}]},
+                       {"choices": [{"text": " fox", "score": -39.943, "end": 0}]}):
+            with self.subTest(change=change):
+                self.assertEqual(len(differences(shown, {**came, **change})), 1)
+        self.assertEqual(len(differences(shown, {"id": "cmpl-12", "choices": came["choices"]})), 1)
+
+    def test_lines_of_a_stream_are_compared_whatever_their_chunks_are(self):
+        def line(*chunks, **more):
+            return json.dumps({"chunks": [{"firstPosition": str(4 + i), "tokens": list(text.encode()), "text": text}
+                                          for i, text in chunks], **more})
+        one = line((0, "you"), finished=[{"timings": {"queued": "1s"}}])
+        several = line((0, "y")) + "\n" + line((1, "ou"), finished=[{"timings": {"queued": "2s"}}]) + "\n"
+        self.assertEqual(differences(json_values(one), json_values(several)), [])
+        self.assertNotEqual(differences(json_values(one), json_values(line((0, "yo")))), [])
 
 
 class ListTest(unittest.TestCase):
@@ -182,7 +256,7 @@ def python_with(modules):
     return None
 
 
-def write_script(page, work):
+def write_script(page, work, has_python):
     """The page's blocks as a script, each with an output of its own. Returns the outputs' numbers and blocks."""
     ran, first, current, wanted = [], None, None, None
     with open(os.path.join(work, "script"), "w", encoding="utf-8") as script:
@@ -199,7 +273,7 @@ def write_script(page, work):
             if language == "python" and name:  # a file that the next commands use
                 with open(os.path.join(work, "repository", name[1]), "w", encoding="utf-8") as file:
                     file.write(text)
-            elif language == "python" and page in NEEDS:
+            elif language == "python" and has_python:
                 run_block(number, text, 'PYTHONPATH=$LINTEL_PYTHON python3 "$work/{number}.sh"')
             if language == HEADING:
                 wanted = first  # a section is for the page's server, unless it has one of its own
@@ -220,6 +294,10 @@ def run(page):
     if not shutil.which("curl"):
         return "no curl (scripts/setup.sh --clients installs it)"
     python = python_with(NEEDS.get(page, "os"))
+    has_python = page in NEEDS and python is not None
+    if python is None and page in OPTIONAL:
+        print(f"no Python with {NEEDS[page]} (scripts/setup.sh --clients): the page's Python is not run", file=sys.stderr)
+        python = sys.executable
     if python is None:
         return f"no Python with {NEEDS[page]} (scripts/setup.sh --training installs it)"
     if not leave_the_network():
@@ -234,7 +312,7 @@ def run(page):
             if name not in (".git", "build"):
                 os.symlink(os.path.join(ROOT, name), os.path.join(repository, name))
         write_readers_files(repository)
-        ran = write_script(page, work)
+        ran = write_script(page, work, has_python)
         path = [binaries, os.path.dirname(os.environ["LINTEL_SERVER"]), os.environ["PATH"]]
         script = subprocess.Popen(["bash", os.path.join(work, "script")], cwd=repository, start_new_session=True,
                                   env={**os.environ, "PATH": ":".join(path), "work": work, "PAGE": page})
@@ -249,6 +327,12 @@ def run(page):
     return None
 
 
+def is_shown_as_text(language, text):
+    """Whether a block's output is one that a page may show: of Python, or of one command that is no curl."""
+    commands = [line for line in re.sub(r"\\\n", " ", text).splitlines() if line and not line.startswith("#")]
+    return language == "python" or (len(commands) == 1 and not servers(text))
+
+
 def check(page, ran, work):
     """What came back is what the page shows."""
     case, everything, all_blocks = unittest.TestCase(), "", blocks(page)
@@ -257,9 +341,12 @@ def check(page, ran, work):
             out = file.read()
         everything += out
         case.assertNotIn('{"error"', out, text)
-        following = all_blocks[number + 1:number + 2]
-        if len(re.findall("(?m)^curl ", text)) == 1 and following and following[0][0] == "json":
-            case.assertEqual(shape(json.loads(out)), shape(json.loads(following[0][1])), text)
+        language, shown = all_blocks[number + 1] if number + 1 < len(all_blocks) else (HEADING, "")
+        if language == "json" and len(re.findall("(?m)^curl ", text)) == 1:
+            found = differences(json_values(shown), json_values(out))
+            case.assertEqual(found, [], f"{text}{out}")
+        elif language == "text" and is_shown_as_text(all_blocks[number][0], text):
+            case.assertTrue(matches(shown.strip(), out.strip()), f"{text}prints\n{out}")
     for answer in ANSWERS.get(page, []):
         case.assertIn(answer, everything)
 
