@@ -434,6 +434,7 @@ struct ParameterReader {
 constexpr ParameterReader kOwnParameters[] = {
     {"stop", read_stop_string},
     {"stream", read_flag<&TensorRequest::streams>},
+    {"details", read_flag<&TensorRequest::details>},
     {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},
     {"sequence_id", read_sequence_id},
     {"sequence_start", read_flag<&TensorRequest::sequence_start>},
@@ -585,7 +586,7 @@ TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int 
                    "goes with sequence_start: it is of the whole sequence");
   }
   settle_end(request);
-  request.settings.log2_probs = request.log2_probs || request.score;
+  request.settings.log2_probs = request.log2_probs || request.score || request.details;
   return request;
 }
 

@@ -37,6 +37,8 @@ struct TensorRequest {
   bool log2_evidence = false;      // of particles
   std::size_t top_log2_probs = 0;  // tokens at each position
   bool raw = false;                // contents came raw, and go so
+  // Why the answer ended, and of each token the text and log2-probability: outputs "details.*".
+  bool details = false;
 
   bool streams = false;      // tokens as they come, each response marked as the last or not
   bool marks_final = false;  // the one response is marked, too

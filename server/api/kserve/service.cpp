@@ -118,6 +118,8 @@ void check_text(const TensorRequest& request, Violations& violations) {
     violations.add("inputs", "text_input applies to models with a tokenizer only");
   } else if (request.text) {
     violations.add("outputs", "text_output applies to models with a tokenizer only");
+  } else if (request.details) {
+    violations.add("parameters[details]", "applies to models with a tokenizer only");
   }
 }
 
@@ -350,9 +352,11 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     options.chunk_interval = context_.streaming.chunk_interval_ms;
     options.outbox_tokens = context_.streaming.outbox_tokens;
     options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
-    options.max_tokens_per_message = row.checked.max_tokens_per_message;
-    options.tells_sample_ends =
-        infer.request->log2_evidence || infer.request->tells_position || infer.request->window > 0;
+    // A message with details is of one token.
+    options.max_tokens_per_message =
+        infer.request->details ? 1 : row.checked.max_tokens_per_message;
+    options.tells_sample_ends = infer.request->log2_evidence || infer.request->tells_position ||
+                                infer.request->window > 0 || infer.request->details;
     if (row.durable != nullptr) options.session_id = row.lease.session_id();
     options.session_is_stored = row.durable != nullptr;
     options.begins_at_once = !has_answered_;
@@ -634,6 +638,12 @@ grpc::Status InferenceService::model_metadata(CallScope& scope,
   for (const Tensor& tensor : kOutputs) {
     if (!tensor.is_text || has_text(*model)) write_tensor_metadata(tensor, *response.add_outputs());
   }
+  const Transformer& transformer = *model->transformer;
+  auto& properties = *response.mutable_properties();
+  properties["attention"] = attention_names(transformer.config());
+  properties["max_length"] = std::to_string(transformer.config().max_length);
+  properties["weight_type"] = to_string(transformer.weight_type());
+  if (transformer.knows_fingerprint()) properties["fingerprint"] = transformer.fingerprint();
   return status;
 }
 

@@ -42,9 +42,10 @@ class OutputTensors {
       (tensor.mutable_contents()->*contents)()->Assign(values.begin(), values.end());
     }
   }
-  // One of BYTES, [n, 1].
-  void add_texts(const char* name, std::vector<std::string> texts) {
-    auto& tensor = add_head(name, "BYTES", {texts.size(), 1});
+  // One of BYTES.
+  void add_texts(const char* name, std::initializer_list<std::size_t> shape,
+                 std::vector<std::string> texts) {
+    auto& tensor = add_head(name, "BYTES", shape);
     std::string* const raw = raw_ ? wire_.add_raw_output_contents() : nullptr;
     for (std::string& text : texts) {
       if (raw == nullptr) {
@@ -54,6 +55,16 @@ class OutputTensors {
       const auto size = static_cast<std::uint32_t>(text.size());
       raw->append(reinterpret_cast<const char*>(&size), sizeof(size));
       raw->append(text);
+    }
+  }
+  // One of BOOL, a byte each.
+  void add_flags(const char* name, std::initializer_list<std::size_t> shape,
+                 const std::vector<std::uint8_t>& flags) {
+    auto& tensor = add_head(name, "BOOL", shape);
+    if (raw_) {
+      wire_.add_raw_output_contents(flags.data(), flags.size());
+    } else {
+      tensor.mutable_contents()->mutable_bool_contents()->Assign(flags.begin(), flags.end());
     }
   }
 
@@ -84,6 +95,13 @@ std::vector<Value> filled(const std::vector<RowTokens>& rows, std::vector<Value>
   return all;
 }
 
+// As the protocol names it; empty: the answer continues.
+const char* name_of_end(const std::optional<FinishReason>& reason) {
+  if (!reason) return "";
+  if (*reason == FinishReason::kStopToken) return "eos_token";
+  return *reason == FinishReason::kStopString ? "stop_sequence" : "length";
+}
+
 double score_of(const RowTokens& row) {
   double sum = 0;
   for (const float log2_prob : row.log2_probs) {
@@ -98,20 +116,37 @@ void append_token(const TensorRequest& request, std::int32_t token, std::int32_t
                   std::optional<float> log2_prob, std::span<const TopToken> top, RowTokens& row) {
   row.tokens.push_back(token);
   if (request.text) row.text += text_of_token(*request.tokenizer, token, cut_bytes);
-  if (request.log2_probs || request.score) row.log2_probs.push_back(log2_prob.value_or(kNoProb));
+  if (request.log2_probs || request.score || request.details)
+    row.log2_probs.push_back(log2_prob.value_or(kNoProb));
+  if (request.details) {
+    const bool is_special = request.tokenizer->is_special(token);
+    row.token_texts.emplace_back(is_special ? request.tokenizer->text_of_special(token)
+                                            : text_of_token(*request.tokenizer, token, cut_bytes));
+    row.special.push_back(is_special);
+  }
   for (std::size_t i = 0; i < request.top_log2_probs; ++i) {
     row.top_tokens.push_back(i < top.size() ? top[i].token : kNoToken);
     row.top_log2_probs.push_back(i < top.size() ? top[i].log2_prob : kNoProb);
   }
 }
 
+namespace {
+
+// Of the details of a token: id, log2-probability, flag, and its text with its length.
+std::size_t detail_bytes(const TensorRequest& request) {
+  constexpr std::size_t kSpecialBytes = 64;  // of a special token
+  return 2 * sizeof(std::int32_t) + 3 + std::max(request.tokenizer->longest(), kSpecialBytes);
+}
+
+}  // namespace
+
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest) {
   // As varints, ids below 2^21 take three bytes.
   const std::size_t token_bytes = request.raw ? sizeof(std::int32_t) : 3;
-  const std::size_t bytes_each = (request.tokens ? token_bytes : 0) +
-                                 (request.text ? request.tokenizer->longest() : 0) +
-                                 (request.log2_probs ? sizeof(float) : 0) +
-                                 request.top_log2_probs * (token_bytes + sizeof(float));
+  const std::size_t bytes_each =
+      (request.tokens ? token_bytes : 0) + (request.text ? request.tokenizer->longest() : 0) +
+      (request.log2_probs ? sizeof(float) : 0) + (request.details ? detail_bytes(request) : 0) +
+      request.top_log2_probs * (token_bytes + sizeof(float));
   return request.prompts.size() * request.num_samples * static_cast<std::size_t>(longest) *
          bytes_each;
 }
@@ -145,7 +180,7 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowTo
     std::vector<std::string> texts;
     texts.reserve(n);
     for (const RowTokens& row : rows) texts.push_back(row.text);
-    out.add_texts("text_output", std::move(texts));
+    out.add_texts("text_output", {n, 1}, std::move(texts));
   }
   if (const std::size_t k = request.top_log2_probs; k > 0) {
     out.add("top_tokens", "INT32", {n, longest, k},
@@ -165,6 +200,19 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowTo
     for (const RowTokens& row : rows) evidence.push_back(row.log2_evidence.value_or(kNoProb));
     out.add("log2_evidence", "FP64", {n, 1}, evidence, &Contents::mutable_fp64_contents);
   }
+  if (request.details) {
+    (*wire.mutable_parameters())["finish_reason"].set_string_param(
+        name_of_end(rows.front().reason));
+    out.add("details.id", "INT32", {n, longest},
+            filled(rows, &RowTokens::tokens, longest, kNoToken), &Contents::mutable_int_contents);
+    out.add("details.log2_prob", "FP32", {n, longest},
+            filled(rows, &RowTokens::log2_probs, longest, kNoProb),
+            &Contents::mutable_fp32_contents);
+    out.add_texts("details.text", {n, longest},
+                  filled(rows, &RowTokens::token_texts, longest, std::string()));
+    out.add_flags("details.special", {n, longest},
+                  filled(rows, &RowTokens::special, longest, std::uint8_t{0}));
+  }
 }
 
 void mark_final(inference::ModelInferResponse& response, bool is_final) {
@@ -178,6 +226,7 @@ StreamedResponse::StreamedResponse(std::shared_ptr<const TensorRequest> request,
   response = std::move(head);
   mark_final(response, false);
   auto& parameters = *response.mutable_parameters();
+  if (request_->details) parameters[std::string("finish_reason")];
   if (request_->tells_position) parameters[std::string("lintel_position")];
   if (request_->window > 0) {
     parameters[std::string("lintel_window")];
@@ -201,8 +250,11 @@ void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) 
   row.log2_probs.clear();
   row.top_tokens.clear();
   row.top_log2_probs.clear();
+  row.token_texts.clear();
+  row.special.clear();
   for (const OutboxEntry& entry : entries) {
     if (entry.finished != nullptr) {
+      row.reason = entry.finished->reason;
       row.log2_evidence = entry.finished->log2_evidence;
       row.position = entry.finished->position;
       row.restarts = entry.finished->restarts;
@@ -248,6 +300,7 @@ class RowGatherer::RowSink final : public TokenSink {
     row.position = result.position;
     row.restarts = result.restarts;
     row.log2_evidence = result.log2_evidence;
+    row.reason = result.reason;
   }
   void on_step_end() override {}
   void on_finish(RequestOutcome outcome) override {

@@ -33,6 +33,9 @@ struct RowTokens {
   std::vector<float> log2_probs;         // [length]
   std::vector<std::int32_t> top_tokens;  // [length, k]
   std::vector<float> top_log2_probs;     // [length, k]
+  std::vector<std::string> token_texts;  // [length], special tokens as they are spelt
+  std::vector<std::uint8_t> special;     // [length], 1: it is a special token
+  std::optional<FinishReason> reason;    // none: it continues
   std::int64_t position = 0;             // of the sequence after them
   std::int64_t restarts = 0;             // of the state, in a window
   std::optional<double> log2_evidence;   // of particles

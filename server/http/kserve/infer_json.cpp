@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
+#include <string_view>
 #include <utility>
 
 #include "model/core/utf8.h"
@@ -177,6 +179,9 @@ std::string read_each(const Json& list, const std::string& path, const Read& rea
 
 using WireOutput = inference::ModelInferResponse::InferOutputTensor;
 
+// What the names of outputs begin with that are details of tokens.
+constexpr std::string_view kDetail = "details.";
+
 // `write` appends a value's text. The list outlives the pieces.
 template <typename Values, typename Write>
 void add_list(const Values& values, Write write, JsonPieces& out) {
@@ -208,6 +213,11 @@ void add_values(const WireOutput& tensor, JsonPieces& out) {
         [](float value, std::string& text) { text += dumped(short_number(value)); }, out);
   }
   if (tensor.datatype() == "FP64") return add_list(contents.fp64_contents(), add_double, out);
+  if (tensor.datatype() == "BOOL") {
+    return add_list(
+        contents.bool_contents(),
+        [](bool value, std::string& text) { text += value ? "true" : "false"; }, out);
+  }
   out.raw("[");
   const char* separator = "";
   for (const std::string& bytes : contents.bytes_contents()) {
@@ -265,13 +275,15 @@ std::string read_infer_request(Json json, inference::ModelInferRequest& wire) {
 
 JsonPieces infer_response_pieces(const inference::ModelInferResponse& wire) {
   OrderedJson json = head_json(wire);
-  for (const char* const name :
-       {"triton_final_response", "lintel_position", "lintel_window", "lintel_window_restarts"}) {
+  for (const char* const name : {"triton_final_response", "finish_reason", "lintel_position",
+                                 "lintel_window", "lintel_window_restarts"}) {
     const auto found = wire.parameters().find(name);
     if (found == wire.parameters().end()) continue;
     const inference::InferParameter& parameter = found->second;
     json["parameters"][name] = parameter.has_bool_param() ? OrderedJson(parameter.bool_param())
-                                                          : OrderedJson(parameter.int64_param());
+                               : parameter.has_string_param()
+                                   ? OrderedJson(parameter.string_param())
+                                   : OrderedJson(parameter.int64_param());
   }
   JsonPieces out;
   out.raw(without_end(json) + ",\"outputs\":[");
@@ -341,6 +353,7 @@ JsonPieces GenerateJson::pieces(const inference::ModelInferResponse& wire, bool 
   JsonPieces out;
   out.raw(without_end(flat));
   for (const WireOutput& tensor : wire.outputs()) {
+    if (tensor.name().starts_with(kDetail)) continue;
     out.raw("," + dumped(OrderedJson(tensor.name())) + ":");
     const auto& scores = tensor.contents().fp64_contents();
     if (tensor.name() == "text_output") {
@@ -356,8 +369,51 @@ JsonPieces GenerateJson::pieces(const inference::ModelInferResponse& wire, bool 
       add_values(tensor, out);
     }
   }
+  const auto reason = wire.parameters().find("finish_reason");
+  if (reason != wire.parameters().end()) add_details(wire, reason->second.string_param(), out);
   out.raw("}");
   return out;
+}
+
+void GenerateJson::add_details(const inference::ModelInferResponse& wire,
+                               const std::string& finish_reason, JsonPieces& out) const {
+  const auto contents_of = [&](const char* name) {
+    const auto tensor =
+        std::ranges::find(wire.outputs(), std::string(kDetail) + name, &WireOutput::name);
+    return tensor == wire.outputs().end() ? nullptr : &tensor->contents();
+  };
+  const inference::InferTensorContents* const ids = contents_of("id");
+  const inference::InferTensorContents* const log2_probs = contents_of("log2_prob");
+  const inference::InferTensorContents* const texts = contents_of("text");
+  const inference::InferTensorContents* const special = contents_of("special");
+  if (ids == nullptr || log2_probs == nullptr || texts == nullptr || special == nullptr) return;
+  // Of the first of several samples.
+  int count = 0;
+  const auto& head = *std::ranges::find(wire.outputs(), "details.id", &WireOutput::name);
+  while (count < head.shape(1) && ids->int_contents(count) >= 0) ++count;
+  const auto token = [=](int i) {
+    const double log2_prob = log2_probs->fp32_contents(i);
+    const OrderedJson logprob =
+        std::isfinite(log2_prob) ? OrderedJson(log2_prob * std::numbers::ln2) : OrderedJson();
+    return dumped(OrderedJson{{"id", ids->int_contents(i)},
+                              {"text", texts->bytes_contents(i)},
+                              {"logprob", logprob},
+                              {"special", special->bool_contents(i)}});
+  };
+  out.raw(",\"details\":{\"finish_reason\":" +
+          dumped(finish_reason.empty() ? OrderedJson() : OrderedJson(finish_reason)));
+  if (streams_) {
+    if (count > 0) out.raw(",\"token\":" + token(0));
+  } else {
+    out.raw(",\"logprobs\":[");
+    out.items(0, [token, count, i = 0](std::string& text) mutable {
+      if (i == count) return false;
+      text += token(i++);
+      return true;
+    });
+    out.raw("]");
+  }
+  out.raw("}");
 }
 
 }  // namespace lintel

@@ -25,13 +25,20 @@ JsonPieces infer_response_pieces(const inference::ModelInferResponse& wire);
 std::string read_generate_request(nlohmann::json json, inference::ModelInferRequest& wire);
 
 // A response as {"model_name", "model_version", "text_output": ..., ...}, one after the other of a
-// stream: a character that is not whole yet waits for the next.
+// stream: a character that is not whole yet waits for the next. With the parameter `details` it has
+// {"finish_reason", "logprobs": [TOKEN]}, in a stream {"finish_reason", "token": TOKEN}; a token is
+// {"id", "text", "logprob", "special"}.
 class GenerateJson {
  public:
+  explicit GenerateJson(bool streams) : streams_(streams) {}
   // The response outlives the pieces.
   JsonPieces pieces(const inference::ModelInferResponse& wire, bool is_last);
 
  private:
+  void add_details(const inference::ModelInferResponse& wire, const std::string& finish_reason,
+                   JsonPieces& out) const;
+
+  const bool streams_;
   Utf8Stream utf8_;
 };
 

@@ -98,6 +98,73 @@ TEST_CASE("health and models are reported as the protocol defines") {
   CHECK(server.get("/v2/models/bytes/versions/2/ready").status == 503);
 }
 
+TEST_CASE("every extension that /v2 lists is served over HTTP") {
+  RestServer server;
+  const json about = json::parse(server.get("/v2").body);
+  CHECK(about["extensions"] ==
+        json({"generate", "sequence", "statistics", "model_repository", "model_configuration"}));
+  server.sent("/v2/models/tokens/infer", infer_body(tensor("tokens", "INT32", {1, 1}, {1}), 3));
+
+  // Triton's statistics: of one version, of a model, of all.
+  for (const char* const path : {"/v2/models/tokens/versions/1/stats", "/v2/models/tokens/stats"}) {
+    const json stats = json::parse(server.get(path).body)["model_stats"];
+    REQUIRE(stats.size() == 1);
+    CHECK(stats[0]["name"] == "tokens");
+    CHECK(stats[0]["version"] == "1");
+    CHECK(stats[0]["inference_count"] == 1);
+    CHECK(stats[0]["execution_count"] > 0);
+    const json& success = stats[0]["inference_stats"]["success"];
+    CHECK(success["count"] == 1);
+    CHECK(success["ns"] > 0);
+    CHECK(stats[0]["inference_stats"]["fail"] == json({{"count", 0}, {"ns", 0}}));
+  }
+  CHECK(json::parse(server.get("/v2/models/stats").body)["model_stats"].size() == 4);
+  CHECK(server.get("/v2/models/nosuch/stats").status == 404);
+
+  const json config = json::parse(server.get("/v2/models/world/config").body);
+  CHECK(config["name"] == "world");
+  CHECK(config["max_batch_size"] == 64);
+  CHECK(config["input"][0]["name"] == "tokens");
+  CHECK(config["input"][0]["data_type"] == "TYPE_INT32");
+  CHECK(config["input"][0]["dims"] == json({-1}));
+  CHECK(config["input"][0]["optional"] == true);
+  CHECK(config["instance_group"][0]["kind"] == "KIND_CPU");
+  CHECK(config["parameters"]["weight_type"]["string_value"] == "f32");
+  CHECK(config["model_transaction_policy"]["decoupled"] == true);
+  CHECK(server.get("/v2/models/nosuch/versions/1/config").status == 404);
+
+  const json properties = json::parse(server.get("/v2/models/world").body)["properties"];
+  CHECK(properties["weight_type"] == "f32");
+  CHECK(properties["max_length"].is_string());
+  CHECK(properties["attention"].is_string());
+
+  const auto index = [&](const std::string& body) {
+    return post(server.server().http_port(), "/v2/repository/index", body);
+  };
+  for (const char* const body : {"", "{}", R"({"ready": true})"}) {
+    const json models = json::parse(index(body).body);
+    REQUIRE(models.size() == 4);
+    CHECK(models[0] ==
+          json({{"name", "bytes"}, {"version", "1"}, {"state", "READY"}, {"reason", ""}}));
+  }
+  CHECK_THAT(index(R"({"ready": 1})").body, Contains("ready is not true or false"));
+  CHECK_THAT(index(R"({"name": "x"})").body, Contains("name is not a member"));
+  const auto load = [&](const json& body) {
+    const HttpReply reply = server.send("/v2/repository/models/tokens/load", body);
+    CHECK(reply.status == 400);
+    return json::parse(reply.body)["error"].get<std::string>();
+  };
+  CHECK_THAT(load({{"parameters", {{"config", "{}"}}}}), Contains("parameters[config]"));
+  CHECK_THAT(load({{"parameters", {{"config", json::array()}}}}),
+             Contains("parameters[config] is not a text"));
+  CHECK_THAT(load({{"parameters", 1}}), Contains("parameters is not an object"));
+  CHECK(server
+            .send("/v2/repository/models/tokens/unload",
+                  {{"parameters", {{"unload_dependents", true}}}})
+            .status == 200);
+  CHECK(json::parse(index(R"({"ready": true})").body).size() == 3);
+}
+
 TEST_CASE("an inference over HTTP returns the tokens that gRPC returns, for tokens and for text") {
   RestServer server;
   const std::string path = "/v2/models/tokens/versions/1/infer";
@@ -213,6 +280,64 @@ TEST_CASE("a list of stop strings ends a completion") {
   CHECK(got["text_output"] == whole.substr(0, whole.find(stop)));
 }
 
+TEST_CASE("details of generate: why it ended, and of each token its text and log-probability") {
+  RestServer server;
+  const std::string path = "/v2/models/world/generate";
+  json body = {{"text_input", "Hello"},
+               {"max_tokens", 6},
+               {"parameters", {{"seed", 7}}},
+               {"outputs", {"text_output", "tokens", "log2_probs"}}};
+  const json plain = server.sent(path, body);
+  CHECK_FALSE(plain.contains("details"));
+  body["parameters"]["details"] = true;
+  const json whole = server.sent(path, body);
+  CHECK(whole["text_output"] == plain["text_output"]);
+  const json& details = whole["details"];
+  CHECK(details["finish_reason"] == "length");
+  REQUIRE(details["logprobs"].size() == plain["tokens"].size());
+  for (std::size_t i = 0; i < plain["tokens"].size(); ++i) {
+    const json& token = details["logprobs"][i];
+    CHECK(token["id"] == plain["tokens"][i]);
+    CHECK(token["text"].is_string());
+    CHECK(token["special"] == false);
+    CHECK(token["logprob"].get<double>() ==
+          Approx(plain["log2_probs"][i].get<double>() * std::log(2.0)));
+  }
+  // Without other outputs, and in events: each has one token, the last says why it ended.
+  body.erase("outputs");
+  const json alone = server.sent(path, body);
+  CHECK(alone["details"] == details);
+  CHECK_FALSE(alone.contains("tokens"));
+  const HttpReply events = server.send(path + "_stream", body);
+  json tokens = json::array(), reason;
+  for (std::size_t at = events.body.find("data: "); at != std::string::npos;
+       at = events.body.find("data: ", at + 1)) {
+    const std::size_t end = events.body.find("\n\n", at);
+    const json of_event = json::parse(events.body.substr(at + 6, end - at - 6))["details"];
+    if (of_event.contains("token")) tokens.push_back(of_event["token"]);
+    reason = of_event["finish_reason"];
+  }
+  CHECK(tokens == details["logprobs"]);
+  CHECK(reason == "length");
+  // The same as tensors.
+  json infer = infer_body(tensor("text_input", "BYTES", {1, 1}, {"Hello"}), 6);
+  infer["parameters"]["details"] = true;
+  const json tensors = server.sent("/v2/models/world/infer", infer);
+  CHECK(tensors["parameters"]["finish_reason"] == "length");
+  CHECK(output(tensors, "details.id")["data"] == plain["tokens"]);
+  CHECK(output(tensors, "details.special")["datatype"] == "BOOL");
+  CHECK(output(tensors, "details.special")["data"] == json(std::vector<bool>(6, false)));
+  CHECK(output(tensors, "details.text")["shape"] == json({1, 6}));
+  body["max_tokens"] = 200;
+  body["stop"] =
+      json::array({server.sent(path, body)["text_output"].get<std::string>().substr(3, 1)});
+  CHECK(server.sent(path, body)["details"]["finish_reason"] == "stop_sequence");
+  const HttpReply ids = server.send("/v2/models/tokens/generate",
+                                    {{"tokens", {1}}, {"parameters", {{"details", true}}}});
+  CHECK(ids.status == 422);
+  CHECK_THAT(ids.body, Contains("details]: applies to models with a tokenizer only"));
+}
+
 TEST_CASE("text model with a trained length: REST requests have its window, and say so") {
   TestServer server({"bytes", "text"}, with_http());
   const auto sent = [&](const std::string& path, const json& body) {
@@ -252,7 +377,8 @@ TEST_CASE("fields that the protocol's REST does not have are refused by name") {
                            const std::string& headers = "") {
     const HttpReply reply = server.send(path, body, headers);
     INFO(reply.body);
-    CHECK((reply.status == 400 || reply.status == 404));
+    const int invalid = path.find("/generate") == std::string::npos ? 400 : 422;
+    CHECK((reply.status == invalid || reply.status == 404));
     return json::parse(reply.body)["error"].get<std::string>();
   };
   const std::string infer = "/v2/models/tokens/infer";
@@ -345,7 +471,7 @@ TEST_CASE("generate_stream refuses with the status of its cause and a time to re
   CHECK(refused("/v2/models/nosuch/generate_stream", body, "alice").status == 404);
   CHECK(refused(path, body, "").status == 401);
   CHECK(refused(path, body, "carol").status == 403);
-  CHECK(refused(path, {{"text_input", "x"}, {"temperature", -1}}, "alice").status == 400);
+  CHECK(refused(path, {{"text_input", "x"}, {"temperature", -1}}, "alice").status == 422);
   // One waits, and there is a place for one.
   grpc::ClientContext context;
   set_token(context, "alice");
@@ -419,7 +545,7 @@ TEST_CASE("a sequence continues and ends without a text or tokens over HTTP") {
   for (const json& body :
        {json{{"max_new_tokens", 3}}, json{{"sequence_id", "new"}, {"sequence_start", true}}}) {
     const HttpReply refused = server.send(generate_path, body);
-    CHECK(refused.status == 400);
+    CHECK(refused.status == 422);
     CHECK_THAT(json::parse(refused.body)["error"].get<std::string>(), Contains("text_input"));
   }
 }
@@ -428,7 +554,7 @@ TEST_CASE("all that is wrong with an inference request is named in its one messa
   RestServer server;
   const auto refusal = [&](const json& body) {
     const HttpReply reply = server.send("/v2/models/bytes/generate", body);
-    CHECK(reply.status == 400);
+    CHECK(reply.status == 422);
     return json::parse(reply.body)["error"].get<std::string>();
   };
   const std::string three =
