@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <span>
@@ -79,6 +80,8 @@ class HttpServer {
     bool names_by_certificate = false;  // callers without a token
     std::string replica_id = {};        // for every answer's header lintel-replica; empty: none
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
+    std::function<std::string()> unhealthy;                  // as add_health_routes() has it
+    const Metrics* metrics = nullptr;                        // likewise
   };
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
   // be listened on.
@@ -86,6 +89,7 @@ class HttpServer {
   ~HttpServer();
 
   int port() const;
+  const HttpRoutes& routes() const;
   void start();
   // Takes no more connections; those that are open close with the answers that they wait for.
   void begin_drain();
@@ -111,6 +115,7 @@ struct HttpServer::Impl {
     add_kserve_routes(routes, calls, bodies);
     add_openai_routes(routes, calls, bodies, parts.options.chat_reasoning_field);
     add_page_routes(routes);
+    add_health_routes(routes, bodies, std::move(parts.unhealthy), parts.metrics);
   }
 
   HttpRoutes routes;
@@ -124,6 +129,8 @@ HttpServer::HttpServer(Parts parts) : impl_(std::make_unique<Impl>(std::move(par
 HttpServer::~HttpServer() = default;
 
 int HttpServer::port() const { return impl_->listener.port(); }
+
+const HttpRoutes& HttpServer::routes() const { return impl_->routes; }
 
 void HttpServer::start() { impl_->listener.start(); }
 
@@ -289,6 +296,23 @@ struct LintelServer::Impl {
     }
   }
 
+  // Why no request can be served now, without names; empty: some can.
+  std::string unhealthy() const {
+    if (calls.closed()) return "the server is shutting down";
+    if (!health.is_ready()) return "the session store is broken";
+    if (manager.loads_on_request()) return "";
+    std::string why;
+    for (const ModelRegistry::Entry& entry : registry.index()) {
+      if (entry.state == ModelState::kReady) return "";
+      if (entry.state == ModelState::kLoading) {
+        why = "a model is being loaded" + (entry.reason.empty() ? "" : ": " + entry.reason);
+      } else if (entry.failed && why.empty()) {
+        why = "no model could be loaded";
+      }
+    }
+    return why;
+  }
+
   void serve(const RpcService& service, grpc::ServerBuilder& builder) {
     builder.RegisterService(&grpc_services.emplace_back(service));
   }
@@ -408,7 +432,9 @@ void LintelServer::start_http() {
       .names_by_certificate = impl_->gate.identify_by_certificate,
       .replica_id = options_.replica_id,
       .max_age = options_.connections.max_age_ms,
-      .max_age_grace = options_.connections.max_age_grace_ms};
+      .max_age_grace = options_.connections.max_age_grace_ms,
+      .unhealthy = [this] { return impl_->unhealthy(); },
+      .metrics = options_.monitoring.metrics_listen ? nullptr : &impl_->metrics};
   try {
     impl_->http = std::make_unique<HttpServer>(parts);
   } catch (const std::system_error&) {  // a thread is missing
@@ -446,6 +472,8 @@ int LintelServer::metrics_port() const { return impl_->endpoint->port(); }
 bool LintelServer::serves_http() const { return impl_->http != nullptr; }
 
 int LintelServer::http_port() const { return impl_->http->port(); }
+
+const HttpRoutes& LintelServer::http_routes() const { return impl_->http->routes(); }
 
 std::string LintelServer::http_address() const {
   return options_.http.listen->to_string(http_port());

@@ -19,6 +19,8 @@ class Server;
 
 namespace lintel {
 
+class HttpRoutes;
+
 // Models by name that were loaded elsewhere: served as their version 1, their memory not counted.
 using GivenModels = std::map<std::string, std::shared_ptr<const Transformer>>;
 
@@ -49,6 +51,8 @@ class LintelServer {
   std::string http_address() const;
   std::string http_url() const;  // http://HOST:PORT, or https
   int http_port() const;
+  // All of HTTP's, for tests. REQUIRES: serves_http().
+  const HttpRoutes& http_routes() const;
 
   // Health turns NOT_SERVING and new streams and sessions are refused; running streams continue.
   void begin_drain();

@@ -6,6 +6,8 @@
 #include <prometheus/text_serializer.h>
 
 #include <chrono>
+#include <cstddef>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "server/core/threads.h"
@@ -17,6 +19,26 @@ HttpAnswer text_answer(int status, std::string text,
                        const char* type = "text/plain; charset=utf-8") {
   return {status, {{"content-type", type}, {"cache-control", "no-store"}}, std::move(text)};
 }
+
+HttpAnswer metrics_page(const prometheus::Collectable& metrics) {
+  return text_answer(200, prometheus::TextSerializer().Serialize(metrics.Collect()),
+                     "text/plain; version=0.0.4; charset=utf-8");
+}
+
+// In the form of llama.cpp's server.
+HttpAnswer health_page(const std::string& why_not) {
+  using Json = nlohmann::ordered_json;
+  const Json page =
+      why_not.empty()
+          ? Json{{"status", "ok"}}
+          : Json{{"error", {{"code", 503}, {"message", why_not}, {"type", "unavailable_error"}}}};
+  return {why_not.empty() ? 200 : 503,
+          {{"content-type", "application/json"}, {"cache-control", "no-store"}},
+          page.dump()};
+}
+
+// Of the text of the metrics and what it is made of, while they are collected.
+constexpr std::size_t kMetricsBytes = std::size_t{256} << 10;
 
 // There are never more connections than the descriptors that Listener keeps for them.
 HttpOptions options_of(const ListenAddress& address, std::vector<std::string> hosts) {
@@ -52,10 +74,7 @@ MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
                      },
                  .is_open = true});
   };
-  add("/metrics", [&metrics] {
-    return text_answer(200, prometheus::TextSerializer().Serialize(metrics.Collect()),
-                       "text/plain; version=0.0.4; charset=utf-8");
-  });
+  add("/metrics", [&metrics] { return metrics_page(metrics); });
   add("/healthz", [alive = std::move(alive)] {
     return alive() ? text_answer(200, "ok\n") : text_answer(503, "the session store is broken\n");
   });
@@ -63,6 +82,36 @@ MetricsEndpoint::MetricsEndpoint(const ListenAddress& address,
     return ready() ? text_answer(200, "ready\n") : text_answer(503, "not ready\n");
   });
   listener_.start();
+}
+
+void add_health_routes(HttpRoutes& routes, BodyWork& bodies, std::function<std::string()> unhealthy,
+                       const prometheus::Collectable* metrics) {
+  for (const char* const path : {"/health", "/ping"}) {
+    routes.add({.method = "GET",
+                .path = path,
+                .handle =
+                    [unhealthy](const SharedExchange& exchange) {
+                      exchange->answer(health_page(unhealthy()));
+                    },
+                .is_open = true});
+  }
+  if (metrics == nullptr) return;
+  // Collecting takes milliseconds, which other connections do not wait.
+  routes.add({.method = "GET",
+              .path = "/metrics",
+              .handle = [&bodies, metrics](const SharedExchange& exchange) {
+                const auto collect = [metrics, exchange](const grpc::Status& status) {
+                  HttpAnswer answer = text_answer(503, status.error_message() + "\n");
+                  if (status.ok()) {
+                    answer = text_answer(500, "");
+                    survives(ServerThread::kMetrics, [&] { answer = metrics_page(*metrics); });
+                  }
+                  exchange->answer(std::move(answer));
+                };
+                if (!bodies.run_in_turn(exchange->request(), kMetricsBytes, collect)) {
+                  exchange->answer(text_answer(503, "the server is shutting down\n"));
+                }
+              }});
 }
 
 }  // namespace lintel

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MetricsEndpoint: /metrics, /healthz and /readyz on an HTTP port of their own.
+// /metrics, /healthz and /readyz on an HTTP port of their own (MetricsEndpoint); /health, /ping and
+// /metrics on that of the server.
 #pragma once
 
 #include <functional>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "server/core/listen_address.h"
+#include "server/http/transport/body_work.h"
 #include "server/http/transport/http_listener.h"
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
@@ -38,5 +40,12 @@ class MetricsEndpoint {
   HttpRoutes routes_;
   HttpListener listener_;
 };
+
+// Adds /health and /ping, which need no token: 200, or 503 with why no request can be served now
+// (`unhealthy`; empty: some can). Both show it to strangers. And /metrics, unless `metrics` is
+// null; it needs a token where tokens are asked for. All that is given outlives the routes, and is
+// called by any thread.
+void add_health_routes(HttpRoutes& routes, BodyWork& bodies, std::function<std::string()> unhealthy,
+                       const prometheus::Collectable* metrics);
 
 }  // namespace lintel

@@ -293,10 +293,41 @@ Task<grpc::Status> ModelService::get(Call call, v1::GetModelRequest wire, v1::Mo
 
 namespace {
 
+constexpr std::size_t kMostPieces = 100'000;
+
 grpc::Status check_has_tokenizer(const ServedModel& model) {
   if (model.transformer->tokenizer() != nullptr) return grpc::Status::OK;
   return {grpc::StatusCode::FAILED_PRECONDITION,
           "model " + model.name + " has no tokenizer: its tokens are ids alone"};
+}
+
+std::string piece_of(const Tokenizer& tokenizer, std::int32_t id) {
+  return std::string(tokenizer.is_special(id) ? tokenizer.text_of_special(id)
+                                              : tokenizer.bytes_of(id));
+}
+
+// As to_text(), with special tokens as they are spelt.
+std::string text_with_special(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  std::string text;
+  auto begin = ids.begin();
+  for (auto special = begin; special != ids.end(); begin = special) {
+    special =
+        std::find_if(begin, ids.end(), [&](std::int32_t id) { return tokenizer.is_special(id); });
+    text += to_text(tokenizer, {begin, special}, /*begins_text=*/begin == ids.begin());
+    if (special != ids.end()) text += tokenizer.text_of_special(*special++);
+  }
+  return text;
+}
+
+template <typename Response>
+grpc::Status add_pieces(const Tokenizer& tokenizer, std::span<const std::int32_t> ids,
+                        Response& response) {
+  if (ids.size() > kMostPieces) {
+    return invalid_argument({{"with_pieces", "is for at most " + std::to_string(kMostPieces) +
+                                                 " tokens, not " + std::to_string(ids.size())}});
+  }
+  for (const std::int32_t id : ids) response.add_pieces(piece_of(tokenizer, id));
+  return grpc::Status::OK;
 }
 
 }  // namespace
@@ -310,6 +341,8 @@ Task<grpc::Status> ModelService::tokenize(Call call, v1::TokenizeRequest wire,
   const std::vector<std::int32_t> ids = model->transformer->tokenizer()->encode(
       wire.text(), {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
   response.mutable_ids()->Add(ids.begin(), ids.end());
+  response.set_max_length(model->transformer->config().max_length);
+  if (wire.with_pieces()) status = add_pieces(*model->transformer->tokenizer(), ids, response);
   co_return status;
 }
 
@@ -327,7 +360,11 @@ Task<grpc::Status> ModelService::detokenize(Call call, v1::DetokenizeRequest wir
     check_token(ids[i], indexed("ids", i), vocab_size, violations);
   }
   if (!violations.empty()) co_return violations.status();
-  response.set_text(to_text(*model->transformer->tokenizer(), ids));
+  const Tokenizer& tokenizer = *model->transformer->tokenizer();
+  response.set_text(wire.with_special() ? text_with_special(tokenizer, ids)
+                                        : to_text(tokenizer, ids));
+  response.set_max_length(model->transformer->config().max_length);
+  if (wire.with_pieces()) status = add_pieces(tokenizer, ids, response);
   co_return status;
 }
 

@@ -93,6 +93,12 @@ const HttpProtocol& HttpRoutes::protocol_of(std::string_view path) const {
   return connect_protocol();
 }
 
+std::vector<const HttpRoute*> HttpRoutes::all() const {
+  std::vector<const HttpRoute*> routes;
+  for (const Entry& entry : entries_) routes.push_back(&entry.route);
+  return routes;
+}
+
 std::string HttpRoutes::exposed_headers() const {
   std::vector<std::string> names = connect_protocol().exposed_headers;
   names.insert(names.end(), {"retry-after", "x-request-id", "lintel-replica", kIgnoredHeader});

@@ -76,6 +76,8 @@ class HttpRoutes {
   Found find(std::string_view method, std::string_view path) const;
   // Of a path, with a route or without.
   const HttpProtocol& protocol_of(std::string_view path) const;
+  // In the order in which they were added; for tests. As long as none is added.
+  std::vector<const HttpRoute*> all() const;
   // Those that pages of other origins may read, of all protocols, with commas.
   std::string exposed_headers() const;
 

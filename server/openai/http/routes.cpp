@@ -15,6 +15,7 @@
 #include "server/openai/http/completion.h"
 #include "server/openai/http/completion_request.h"
 #include "server/openai/http/errors.h"
+#include "server/openai/http/prompt_routes.h"
 #include "server/openai/http/responses.h"
 #include "server/rpc/status.h"
 
@@ -159,6 +160,7 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });
   add_response_routes(routes, calls, bodies);
+  add_prompt_routes(routes, calls, bodies);
 }
 
 }  // namespace lintel

@@ -406,6 +406,20 @@ TEST_CASE("models are listed, and found by name") {
   CHECK_THAT(none.body, Contains("there are bytes, image, tokens"));
 }
 
+TEST_CASE("a model whose name has a slash is found by it, as it is or percent-encoded") {
+  const SteadyClock clock;
+  TestServer server(with_http(), clock, {{"org/name", tiny_models({"tokens"}).at("tokens")}});
+  for (const char* const path : {"/v1/models/org/name", "/v1/models/org%2Fname"}) {
+    const HttpReply one =
+        request(server.server().http_port(),
+                "GET " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    INFO(one.body);
+    REQUIRE(one.status == 200);
+    CHECK(json::parse(one.body)["id"] == "org/name");
+    CHECK_FALSE(json::parse(one.body)["lintel"].contains("alias_of"));
+  }
+}
+
 TEST_CASE("a completion without a model is of the one that is served, which it names") {
   TestServer one({"bytes"}, with_http());
   json body = completion_of("Hello", 5);

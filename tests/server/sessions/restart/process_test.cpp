@@ -193,6 +193,7 @@ TEST_CASE("store that breaks: every readiness answer turns, and liveness after i
   CHECK(server.create(v1::DURABILITY_INPUT, &other).error_code() == Code::UNAVAILABLE);
   const auto began = std::chrono::steady_clock::now();
   CHECK(eventually([&] { return get(port, "/readyz").code == 503; }));
+  CHECK(get(http, "/health").code == 503);
   const Says broken = says();
   if (std::chrono::steady_clock::now() - began < std::chrono::seconds(2)) {
     CHECK(broken == Says{503, 200, 503, 200, 503, false, true});
