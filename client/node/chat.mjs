@@ -158,7 +158,8 @@ function isWhole({ arguments: text }) {
 }
 
 // One choice of a chat, whole: content, reasoning, calls (whole ones alone), finishReason (STOP, LENGTH, TOOL_CALLS), seed,
-// model, usage, choice; tokens and tokenIds where they were asked for.
+// model, usage, choice, stopString (that ended it), atContextEnd, timings (seconds: queued, prompt, generation, perToken);
+// tokens, tokenIds and promptIds where they were asked for.
 export class Answer {
   #schema;
 
@@ -287,9 +288,10 @@ export class ChatStream extends Pieces {
     if (model) this.#model = model;
     if (promptIds?.length) this.#promptIds = promptIds;
     if (usage) this.#usage = Object.fromEntries(Object.entries(usage).map(([name, count]) => [name, Number(count)]));
-    for (const { choice, reason, seed, stopString, atContextEnd } of finished) {
+    for (const { choice, reason, stopString, timings, ...finish } of finished) {
       const finishReason = reason.replace('CHAT_FINISH_REASON_', '');
-      Object.assign(this.#choice(choice), { finishReason, seed, stopString: String(stopString ?? ''), atContextEnd: atContextEnd ?? false });
+      const seconds = Object.fromEntries(Object.entries(timings ?? {}).map(([name, time]) => [name, secondsOf(time)]));
+      Object.assign(this.#choice(choice), { ...finish, finishReason, stopString: String(stopString), timings: seconds });
     }
     return deltas.map(({ call, ...delta }) => {
       const parts = this.#choice(delta.choice);
@@ -334,6 +336,8 @@ export class ChatStream extends Pieces {
     });
   }
 }
+
+const secondsOf = (duration) => (duration ? Number(duration.seconds) + duration.nanos / 1e9 : 0);
 
 const CONTENT = ['response.output_text.delta'];
 const REASONING = ['response.reasoning.delta', 'response.reasoning_text.delta'];

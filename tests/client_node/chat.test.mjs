@@ -85,6 +85,15 @@ describe('a chat', () => {
     assert.deepEqual([reasoning, message.reasoning_content, usage.reasoningTokens], ['Two and three.', 'Two and three.', 3]);
   });
 
+  it('says what ended it', async () => {
+    const chat = client.chat({ messages: 'Hello.', stop: 'friend', returnTokenIds: true });
+    const { content, stopString, atContextEnd, timings, tokenIds, promptIds } = await chat.answer();
+    assert.deepEqual([content, stopString, atContextEnd], ['Good morrow, ', 'friend', false]);
+    assert.deepEqual(promptIds, (await client.renderChat({ messages: 'Hello.' })).ids);
+    assert.match(await client.detokenize(tokenIds), /^Good morrow, /);
+    assert.ok(timings.prompt + timings.generation > 0);
+  });
+
   it('has several choices, and log-probabilities', async () => {
     const answers = await client.chat({ messages: 'Hello.', n: 3, seed: 5, logprobs: true, topLogprobs: 2 }).answers();
     assert.deepEqual(answers.map(({ choice, seed }) => [choice, seed]), [[0, '5'], [1, '6'], [2, '7']]);
@@ -237,6 +246,15 @@ describe('a response', () => {
     const ask = (input) => client.respond({ input }, { idempotencyKey: 'hello' }).response();
     assert.deepEqual((await ask('Hello.')).data, (await ask('Hello.')).data);
     await assert.rejects(ask('Other.'), { reason: 'IDEMPOTENCY_KEY_REUSED' });
+  });
+
+  it('comes from the first of several servers that answers', async () => {
+    const several = new Client(`127.0.0.1:${await freePort()},${server.address}`, { timeout: PATIENCE });
+    assert.equal((await several.chat({ messages: 'Hello.' }).answer()).content, 'Good morrow, friend.');
+    several.close();
+    const others = new Client(`127.0.0.1:${await freePort()},${server.address}`, { timeout: PATIENCE });
+    assert.equal((await others.respond({ input: 'Hello.' }).response()).content, 'Good morrow, friend.');
+    others.close();
   });
 
   it('without a server fails at once', async () => {

@@ -96,6 +96,15 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(answer.message["reasoning_content"], "Two and three.")
         self.assertEqual(answer.usage.reasoning_tokens, 3)
 
+    def test_an_answer_says_what_ended_it_and_how_long_it_took(self):
+        answer = self.client.chat("Hello.", stop=["friend"], extra={"return_token_ids": True}).answer()
+        self.assertEqual((answer.content, answer.stop_string), ("Good morrow, ", b"friend"))
+        self.assertFalse(answer.at_context_end)
+        self.assertGreater(answer.timings.prompt + answer.timings.generation, 0)
+        rendered = self.client.render_chat("Hello.")
+        self.assertEqual(answer.prompt_ids, rendered.ids)
+        self.assertEqual(self.client.detokenize(answer.token_ids)[:13], "Good morrow, ")
+
     def test_several_choices_are_answers_of_their_own(self):
         answers = self.client.chat("Hello.", n=3, seed=5).answers()
         self.assertEqual([answer.choice for answer in answers], [0, 1, 2])
@@ -346,6 +355,14 @@ class RetryTest(unittest.TestCase):
                 with self.assertRaisesRegex(lintel.Unavailable, f"no server answers at {self.address}"):
                     call()
         self.start()
+
+    def test_calls_go_to_the_first_of_several_servers_that_answers(self):
+        self.start()
+        several = f"127.0.0.1:{free_port()},{self.address}"
+        with lintel.Client(several, timeout=PATIENCE, retry=None) as client:
+            self.assertEqual(client.chat("Hello.").answer().content, "Good morrow, friend.")
+        with lintel.Client(several, timeout=PATIENCE) as client:
+            self.assertEqual(client.respond("Hello.").response().content, "Good morrow, friend.")
 
     def test_a_chat_that_was_cut_off_is_not_sent_again(self):
         self.start()
