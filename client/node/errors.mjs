@@ -80,8 +80,7 @@ export function plainWords({ code, details: text, address, timeout }) {
   if (code !== UNAVAILABLE) return { message: text };
   if (/^No connection established|Name resolution failed/.test(text)) {
     const [, reason = 'no connection'] = REASONS.find(([known]) => known.test(text)) ?? [];
-    const hint = /^https?:\/\//.test(address) ? '; an address is HOST:PORT, without http://' : '';
-    return { message: `no server answers at ${address}: ${reason}${hint}`, unreached: true };
+    return { message: `no server answers at ${address}: ${reason}`, unreached: true };
   }
   return { message: LOST.test(text) ? 'the connection to the server was lost' : text };
 }

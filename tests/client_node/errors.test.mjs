@@ -120,8 +120,5 @@ describe('an error', () => {
     ]) {
       assert.equal(words(code, details), expected);
     }
-    const resolution = { code: UNAVAILABLE, details: 'Name resolution failed for target dns:http://there:7', timeout: 20 };
-    assert.equal(plainWords({ ...resolution, address: 'http://there:7' }).message,
-      'no server answers at http://there:7: this host name is not known; an address is HOST:PORT, without http://');
   });
 });

@@ -91,13 +91,6 @@ class PlainWordsTest(unittest.TestCase):
             self.assertTrue(plain.unreached)
             self.assertEqual(plain.hint, "")
 
-    def test_an_address_with_a_scheme_is_reported(self):
-        text = "DNS resolution failed for http://there:7: C-ares status is not ARES_SUCCESS qtype=AAAA"
-        for address in ("http://there:7", "https://there:7"):
-            plain = plain_words(grpc.StatusCode.UNAVAILABLE, text, address=address, encrypted=False,
-                                timeout=2.0, by_server=False)
-            self.assertEqual(plain.hint, "an address is HOST:PORT, without http://")
-
     def test_an_error_of_tls_is_reported(self):
         failed = "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:7: "
         self.assertIn("speak TLS?", self.unavailable(failed + "Socket closed").hint)

@@ -256,8 +256,6 @@ def plain_words(
         return Plain(text)
     if _NOT_CONNECTED in text or _NOT_RESOLVED in text:
         reason, hint = _reason(text, encrypted)
-        if re.match("https?://", address):
-            hint = "an address is HOST:PORT, without http://"
         return Plain(f"no server answers at {address}: {reason}", hint, unreached=True)
     return Plain("the connection to the server was lost" if _LOST.search(text) else text)
 
