@@ -189,7 +189,7 @@ class Chats(Generic[ChatT, ResponseT]):
         previous_response_id: continues after this response, or its id; two that name the same are branches.
         instructions: a system text of this call alone.
         store: False: nothing is kept, and the response cannot be continued.
-        background: True: the response goes on without its client. response() gives it as it begins, without
+        background: True: the response runs without its client. response() gives it as it begins, without
             events, and get_response() later how it is.
         extra: further members of the body of OpenAI's /v1/responses, as docs/chat.md lists them.
         idempotency_key: names the call: another one with the same key and arguments gives the same
