@@ -87,6 +87,11 @@ class SchemaTest(unittest.TestCase):
             Colour.BLUE, 1, [Point(1.5)], (1, "b"), (1, 2), {"a": 1}, {}, datetime.date(2026, 11, 30),
             uuid.UUID(value["id"]), "text", [None]))
 
+    def test_metadata_that_is_no_text_is_left_out(self):
+        kind = Annotated[int, {"of": "others"}, "how many"]
+        self.assertEqual(schema_of(kind), {"type": "integer", "description": "how many"})
+        self.assertEqual(build(kind, 3), 3)
+
     def test_a_value_that_does_not_fit_is_named_with_its_place(self):
         for kind, value, text in (
             (Point, {"y": 1}, "x is missing"),

@@ -37,8 +37,6 @@ _SETS = (set, frozenset, abc.Set)
 _MAPPINGS = (dict, abc.Mapping)
 _UNIONS = (Union, getattr(types, "UnionType", Union))  # the second: X | Y, from Python 3.10 on
 
-Schema = Mapping[str, Any]
-
 
 def schema_of(kind: Any) -> dict[str, Any]:
     """The JSON schema of a type: a dataclass, TypedDict or enum, Literal, Optional and Union, list, tuple,
@@ -124,14 +122,14 @@ class _Schemas:
 
     def of(self, kind: Any, place: str) -> dict[str, Any]:
         origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if _is_annotated(kind):  # first: its metadata may have no hash
+            schema = self.of(arguments[0], place)
+            texts = [text for text in kind.__metadata__ if isinstance(text, str)]
+            return {**schema, "description": texts[0]} if texts else schema
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
         if kind is Any or kind is object:
             return {}
-        if _is_annotated(kind):
-            schema = self.of(arguments[0], place)
-            texts = [text for text in kind.__metadata__ if isinstance(text, str)]
-            return {**schema, "description": texts[0]} if texts else schema
         if origin is typing.Literal:
             return {"enum": list(arguments)}
         if origin in _UNIONS:
@@ -212,10 +210,10 @@ def build(kind: Any, value: Any, place: str = "") -> Any:
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any or kind is object:
-        return value
     if _is_annotated(kind):
         return build(arguments[0], value, place)
+    if kind is Any or kind is object:
+        return value
     if kind in _FROM_TEXT:
         return _from_text(kind, _expect(value, str, place), place)
     if kind is float:
