@@ -117,13 +117,14 @@ bool chats(const ServedModel& model) {
 }
 
 // Of `names` those that chat, or may: a model that is not in memory shows it once it is loaded.
-std::vector<std::string> chat_names(std::vector<std::string> names, const ModelRegistry& models) {
+// Files that no load gets past are those of a failed one.
+std::vector<std::string> chat_names(std::vector<std::string> names, const ServiceContext& context) {
   std::vector<std::string> failed;
-  for (const ModelRegistry::Entry& entry : models.index()) {
+  for (const ModelRegistry::Entry& entry : context.manager.index()) {
     if (entry.failed) failed.push_back(entry.name);
   }
   std::erase_if(names, [&](const std::string& name) {
-    const SharedModel model = models.find(name);
+    const SharedModel model = context.models.find(name);
     return model != nullptr ? !chats(*model) : std::ranges::count(failed, name) > 0;
   });
   return names;
@@ -138,7 +139,7 @@ std::string only_name(const ServiceContext& context, ModelNeed need, const std::
     *status = nameless(names, field);
     return "";
   }
-  const std::vector<std::string> fitting = chat_names(names, context.models);
+  const std::vector<std::string> fitting = chat_names(names, context);
   if (fitting.size() == 1) return fitting.front();
   if (fitting.empty()) {
     const std::string why =

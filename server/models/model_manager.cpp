@@ -138,6 +138,10 @@ void ModelManager::load_at_start() {
       throw ModelError(std::string("--model-memory: ") + error.what());
     }
   }
+  for (const ModelRepository::Unused& file : repository_.unused()) {
+    spdlog::warn("model {}: {} is served; {} would have the same name and is not", file.name,
+                 file.used.filename().string(), file.unused.filename().string());
+  }
   if (options_.loads_on_request()) {
     memory_->make_room_with([this](std::size_t bytes) { make_room(bytes); });
   }

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "model/core/errors.h"
@@ -87,7 +88,7 @@ std::vector<ModelSource> cached_models(const std::string& directory,
 
 }  // namespace
 
-std::vector<ModelSource> ModelRepository::versions(std::string_view name) const {
+std::vector<ModelSource> ModelRepository::sources_of(std::string_view name) const {
   std::vector<ModelSource> found;
   if (directory_.empty() || !is_repository_name(name)) return found;
   for_each_entry(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
@@ -107,8 +108,34 @@ std::vector<ModelSource> ModelRepository::versions(std::string_view name) const 
     });
     if (found.size() == before) found.push_back({entry, 1, path});
   });
-  std::ranges::sort(found, {}, &ModelSource::version);
+  // Of one version the file with the shortest name comes first.
+  std::ranges::sort(found, {}, [](const ModelSource& source) {
+    const std::string path = source.directory.string();
+    return std::tuple(source.version, path.size(), path);
+  });
   return found;
+}
+
+std::vector<ModelSource> ModelRepository::versions(std::string_view name) const {
+  std::vector<ModelSource> found = sources_of(name);
+  const auto same = std::ranges::unique(found, {}, &ModelSource::version);
+  found.erase(same.begin(), same.end());
+  return found;
+}
+
+std::vector<ModelRepository::Unused> ModelRepository::unused() const {
+  std::vector<Unused> unused;
+  for (const std::string& name : names()) {
+    const std::vector<ModelSource> found = sources_of(name);
+    for (std::size_t i = 1, used = 0; i < found.size(); ++i) {
+      if (found[i].version != found[used].version) {
+        used = i;
+      } else {
+        unused.push_back({name, found[used].directory, found[i].directory});
+      }
+    }
+  }
+  return unused;
 }
 
 std::vector<std::string> ModelRepository::names() const {

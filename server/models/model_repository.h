@@ -35,8 +35,15 @@ class ModelRepository {
   // Empty: there is none, and nothing is found.
   explicit ModelRepository(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  // From the lowest to the highest; empty when there is no such model.
+  // From the lowest to the highest; empty when there is no such model. Of GGUF files with one name
+  // that with the shortest name is the model.
   std::vector<ModelSource> versions(std::string_view name) const;
+  // GGUF files whose names would name a model that is another file.
+  struct Unused {
+    std::string name;
+    std::filesystem::path used, unused;
+  };
+  std::vector<Unused> unused() const;
   // Sorted: what has versions or a config.json. Other directories may be asked for by name.
   std::vector<std::string> names() const;
   bool exists() const { return !directory_.empty(); }
@@ -45,6 +52,9 @@ class ModelRepository {
   std::string without_path(std::string text) const;
 
  private:
+  // All that has the name, by version.
+  std::vector<ModelSource> sources_of(std::string_view name) const;
+
   std::filesystem::path directory_;
 };
 

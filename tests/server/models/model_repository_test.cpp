@@ -47,6 +47,24 @@ TEST_CASE("GGUF files are models by their names, of parts the first") {
   CHECK(repository.versions("mmproj-one").empty());
 }
 
+TEST_CASE("of GGUF files with one name one is the model, and the others are known as unused") {
+  const ModelsFixture f;
+  for (const char* file : {"one-00001-of-00002.gguf", "one-00002-of-00002.gguf", "one.gguf"}) {
+    std::ofstream(f.directory.path() / file) << "-";
+  }
+  f.write("a/1");
+  f.write("a/2");
+  const ModelRepository repository(f.directory.path());
+  const std::vector<ModelSource> found = repository.versions("one");
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].directory.filename() == "one.gguf");
+  const std::vector<ModelRepository::Unused> unused = repository.unused();
+  REQUIRE(unused.size() == 1);
+  CHECK(unused[0].name == "one");
+  CHECK(unused[0].used.filename() == "one.gguf");
+  CHECK(unused[0].unused.filename() == "one-00001-of-00002.gguf");
+}
+
 TEST_CASE("a cache of Hugging Face has its models by organisation, name and quant") {
   const ModelsFixture f;
   const auto snapshot = [&](const std::string& model, const std::string& commit) {
