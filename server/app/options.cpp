@@ -437,10 +437,10 @@ constexpr std::string_view kCommonFlags[] = {
 };
 
 constexpr const char* kIntroduction =
-    "Serves autoregressive linear transformers over gRPC and HTTP.\n\n"
+    "Serves linear transformers, such as Qwen3.5 and RWKV-7, over gRPC and HTTP.\n\n"
     "Without --model, --models, --model-repository and --config it serves the small\n"
     "models that come with it. gRPC is on 127.0.0.1:50051 by default, HTTP and the\n"
-    "web UI on http://127.0.0.1:8080/.\n"
+    "web page on http://127.0.0.1:8080/.\n"
     "BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n"
     "--help has the flags that people set, --help-all has all.\n";
 

@@ -470,7 +470,7 @@ void add_http_flags(Table& flags, ServerOptions& options) {
   flags.begin_group("HTTP");
   flags.text<parse_http_address, show_optional_address>(
       "--http-listen", http.listen, "ADDRESS",
-      "HTTP/1.1, with the web UI at /, on HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a "
+      "HTTP/1.1, with the web page at /, on HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a "
       "free one, off is no HTTP. TLS, tokens and plain text as for --listen. Defaults to "
       "127.0.0.1:8080 if --listen is a port on loopback, else to off; where that default is "
       "taken, the server says so and serves without HTTP");
