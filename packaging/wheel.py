@@ -42,7 +42,7 @@ def run() -> None:
 METADATA = """Metadata-Version: 2.1
 Name: lintel-server
 Version: {version}
-Summary: Serves autoregressive linear transformers over gRPC and HTTP: the server, its client, converter and benchmark
+Summary: Serves linear transformers, such as Qwen3.5 and RWKV-7, over gRPC and HTTP: the server, its client, converter and benchmark
 License: Apache-2.0
 Requires-Python: >=3.8
 Description-Content-Type: text/markdown
