@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 namespace lintel {
 namespace {
@@ -31,8 +32,15 @@ std::vector<std::string> read_stop_strings(const nlohmann::json& value) {
 }  // namespace
 
 SamplingDefaults load_sampling_defaults(const std::filesystem::path& directory) {
+  constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 20;
   SamplingDefaults defaults;
-  std::ifstream file(directory / "generation_config.json");
+  const std::filesystem::path path = directory / "generation_config.json";
+  std::error_code none;
+  if (const std::uintmax_t size = std::filesystem::file_size(path, none);
+      none || size > kMostBytes) {
+    return defaults;
+  }
+  std::ifstream file(path);
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return defaults;
   const auto read = [&](const char* name, double least, double most) -> std::optional<float> {

@@ -21,8 +21,8 @@ struct SamplingDefaults {
   std::optional<std::uint32_t> top_k;
   std::vector<std::string> stop_strings;  // texts that end an answer, as eos_token_id does
 };
-// Of a model directory; nothing where there is no such file, or its values are none of these. Of
-// stop_strings, a text or a list: at most 16 texts of at most 256 bytes each.
+// Of a model directory; nothing where there is no such file of at most 1 MiB, or its values are
+// none of these. Of stop_strings, a text or a list: at most 16 texts of at most 256 bytes each.
 SamplingDefaults load_sampling_defaults(const std::filesystem::path& directory);
 
 // Made once when a model is loaded; shared by threads.

@@ -2,6 +2,8 @@
 // Hostile templates: each ends at a bound, in little time and memory.
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,11 +12,13 @@
 #include <thread>
 #include <vector>
 
+#include "server/chat/template/chat_model.h"
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
 #include "server/chat/template/traits.h"
 #include "server/chat/template/values.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lintel {
 namespace {
@@ -408,6 +412,25 @@ TEST_CASE("a compiled template: threads render it at once") {
   for (std::thread& thread : threads) thread.join();
   for (int i = 0; i < 4; ++i)
     CHECK(texts[static_cast<std::size_t>(i)] == std::to_string(i) + ";x;");
+}
+
+TEST_CASE("what generation_config.json recommends is bounded", "[threat-110]") {
+  const testing::TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "generation_config.json";
+  const auto stops_of = [&](const nlohmann::json& stops, std::size_t blanks = 0) {
+    std::ofstream(file) << nlohmann::json{{"stop_strings", stops}} << std::string(blanks, ' ');
+    return load_sampling_defaults(directory.path()).stop_strings;
+  };
+  CHECK(stops_of("a") == std::vector<std::string>{"a"});
+  CHECK(stops_of({std::string(256, 'a'), std::string(257, 'a'), "", 3, nullptr, "b"}) ==
+        std::vector<std::string>{std::string(256, 'a'), "b"});
+  CHECK(stops_of(std::vector<std::string>(10'000, "a")).size() == 16);
+  CHECK(stops_of(nlohmann::json::object({{"a", "b"}})).empty());
+  CHECK(stops_of("a", 1'000'000).size() == 1);
+  CHECK(stops_of("a", std::size_t{1} << 20).empty());
+  std::filesystem::remove(file);
+  std::filesystem::create_directory(file);
+  CHECK(load_sampling_defaults(directory.path()).stop_strings.empty());
 }
 
 }  // namespace lintel
