@@ -75,13 +75,17 @@ def python_request(rows):
     # The constructor's types have no flag that may be None.
     flags = [row for row in named if row["type"] == "flag" and row["optional"]]
     own = [row for row in named if "." not in row["name"] and row not in flags]
-    sampling = [row for row in named if row["name"].startswith("sampling.")]
-    assert len(own) + len(sampling) + len(flags) == len(named), "of other messages no request is written"
+    nested = [(message, [row for row in named if row["name"].startswith(message.lower() + ".")])
+              for message in ("Sampling", "Stop")]
+    assert len(own) + len(flags) + sum(len(rows) for _, rows in nested) == len(named), (
+        "of other messages no request is written")
     return (["        request = pb.GenerateRequest("]
             + [f"            {last(row)}={row['python']}," for row in own]
-            + ["            sampling=pb.Sampling("]
-            + [f"                {last(row)}={row['python']}," for row in sampling]
-            + ["            ),", "        )"]
+            + [line for message, rows in nested
+               for line in ([f"            {message.lower()}=pb.{message}("]
+                            + [f"                {last(row)}={row['python']}," for row in rows]
+                            + ["            ),"])]
+            + ["        )"]
             + [line for row in flags
                for line in (f"        if {row['python']} is not None:",
                             f"            request.{row['name']} = {row['python']}")])

@@ -195,8 +195,27 @@ namespace {
 
 constexpr const char* kNeedsTokenizer = "applies to models with a tokenizer only";
 
+// max_new: the call's tokens, where it says how many.
+void check_min_tokens(std::uint32_t min_tokens, const Transformer& model,
+                      std::optional<std::int64_t> max_new, StopOptions& out,
+                      Violations& violations) {
+  constexpr const char* kField = "stop.min_tokens";
+  if (min_tokens == 0) return;
+  if (model.tokenizer() == nullptr) return violations.add(kField, kNeedsTokenizer);
+  if (!model.head().supports_filters()) {
+    return violations.add(
+        kField, std::string("does not apply to a head of type ") + to_string(model.config().head));
+  }
+  if (max_new && std::int64_t{min_tokens} > *max_new) {
+    return violations.add(kField, std::to_string(min_tokens) + " is more than max_new_tokens, " +
+                                      std::to_string(*max_new));
+  }
+  out.min_tokens = min_tokens;
+}
+
 void check_stop(const api::StopParams& params, const Transformer& model,
-                const RequestLimits& limits, StopOptions& out, Violations& violations) {
+                const RequestLimits& limits, std::optional<std::int64_t> max_new, StopOptions& out,
+                Violations& violations) {
   if (params.token_ids.size() > static_cast<std::size_t>(limits.max_stop_tokens)) {
     violations.add("stop.token_ids", std::to_string(params.token_ids.size()) +
                                          " stop tokens are more than " +
@@ -209,6 +228,7 @@ void check_stop(const api::StopParams& params, const Transformer& model,
   }
   out.tokens = params.token_ids;
   out.include_in_output = params.include_in_output;
+  check_min_tokens(params.min_tokens, model, max_new, out, violations);
   if (params.strings.empty()) return;
   if (model.tokenizer() == nullptr) return violations.add("stop.strings", kNeedsTokenizer);
   check_stop_strings(params.strings, "stop.strings", limits, violations);
@@ -451,9 +471,10 @@ CheckedGenerate check_generate(const api::GenerateParams& params, const api::Val
   request.sampling = read_sampling(params.sampling, config, model.transformer->head(), violations);
   out.has_seed = params.sampling.seed.has_value();
   request.seed = params.sampling.seed.value_or(0);
-  check_stop(params.stop, *model.transformer, limits, request.stop, violations);
+  check_stop(params.stop, *model.transformer, limits, out.max_new, request.stop, violations);
   // Particles go through all positions.
-  if (prompt.has_text() && tokenizer != nullptr && !request.uses_particles()) {
+  if (prompt.has_text() && tokenizer != nullptr && !request.uses_particles() &&
+      !params.stop.ignore_eos) {
     request.stop.tokens.insert(request.stop.tokens.end(), tokenizer->eos().begin(),
                                tokenizer->eos().end());
   }

@@ -52,6 +52,24 @@ std::optional<ConstraintRules> rules_of(const GenerationRequest& request,
   return ConstraintRules(*request.constraint, request.stop.tokens, model.tokenizer().get());
 }
 
+// RequestContext::unending. Throws std::invalid_argument.
+std::vector<std::uint64_t> unending_tokens(const GenerationRequest& request,
+                                           const Transformer& model) {
+  if (request.stop.min_tokens == 0) return {};
+  if (!model.head().supports_filters()) {
+    throw std::invalid_argument("stop.min_tokens: the model's head has no masks");
+  }
+  const auto size = static_cast<std::size_t>(model.head().vocab_size());
+  std::vector<std::uint64_t> mask((size + 63) / 64, ~std::uint64_t{0});
+  if (size % 64 != 0) mask.back() = (std::uint64_t{1} << size % 64) - 1;
+  for (const std::int32_t token : request.stop.tokens) {
+    const auto id = static_cast<std::size_t>(token);
+    mask[id / 64] &= ~(std::uint64_t{1} << id % 64);
+  }
+  const bool has_others = std::ranges::any_of(mask, [](std::uint64_t word) { return word != 0; });
+  return has_others && !request.stop.tokens.empty() ? mask : std::vector<std::uint64_t>();
+}
+
 }  // namespace
 
 RequestContext::RequestContext(GenerationRequest given_request, const Transformer& transformer,
@@ -63,7 +81,8 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
       first_position(sequence.next_position() + static_cast<std::int64_t>(request.replay.size())),
       tokenizer(model.tokenizer().get()),
       uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)),
-      constraint(rules_of(request, model)) {
+      constraint(rules_of(request, model)),
+      unending(unending_tokens(request, model)) {
   if (request.reasoning) check(*request.reasoning, request, model);
   if (first_position == 0 && request.prompt.empty() && given_token(0) == nullptr) {
     if (model.config().modality != ModalityKind::kImage) {

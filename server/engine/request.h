@@ -124,7 +124,9 @@ struct StopOptions {
   std::vector<std::int32_t> tokens;
   std::vector<std::string> strings;  // models with a tokenizer only; 1 .. kMaxStopStringBytes long
   bool include_in_output = false;
-  // Neither stops before the call has produced so many tokens: until then no such token is drawn.
+  // Until the call has produced so many tokens none of `tokens` is drawn, but where a grammar
+  // permits nothing else, and no string ends the sample that is complete by then. More than 0 needs
+  // a head that supports filters.
   std::int64_t min_tokens = 0;
 };
 
@@ -241,6 +243,8 @@ struct RequestContext {
   const Tokenizer* const tokenizer;   // of the model; null: it has none
   const bool uses_penalties;
   const std::optional<ConstraintRules> constraint;
+  // With stop.min_tokens: a mask of the tokens that do not stop; empty: there is nothing to keep.
+  const std::vector<std::uint64_t> unending;
 
   // What a token contributes to a text.
   std::string_view bytes_of(std::int32_t token) const {

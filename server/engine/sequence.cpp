@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <functional>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -30,12 +31,15 @@ void extend_tail(std::string_view bytes, std::string& tail) {
 
 }  // namespace
 
-std::optional<FinishReason> StopCriteria::pass(TokenEvent event, std::string& tail) {
+std::optional<FinishReason> StopCriteria::pass(TokenEvent event, bool matches, std::string& tail) {
   const StopOptions& stop = context_.request.stop;
   const std::string_view bytes = context_.bytes_of(event.token);
   std::optional<std::size_t> match;
   std::size_t matched = 0;  // bytes of the token up to the end of the match
-  while (!match && matched < bytes.size()) match = matcher_.push(bytes[matched++]);
+  while (!match && matched < bytes.size()) {
+    match = matcher_.push(bytes[matched++]);
+    if (!matches) match.reset();
+  }
   extend_tail(bytes, tail);
 
   if (std::find(stop.tokens.begin(), stop.tokens.end(), event.token) != stop.tokens.end()) {
@@ -412,7 +416,8 @@ bool Sequence::can_draw_ahead(int count) const {
 
 void Sequence::draw_ahead(std::span<const float> output, SamplingScratch& scratch) {
   if (!all_finite(output)) return;  // absorb() refuses it
-  drawn_ahead_ = sample(position_to_draw(), output, {}, scratch);
+  grammar::MaskWords unused;        // there is no grammar
+  drawn_ahead_ = sample(position_to_draw(), output, without_stops({}, unused), scratch);
 }
 
 bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
@@ -470,6 +475,7 @@ std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output
     throw GrammarFailure{RequestOutcome::kGrammarWork};
   }
   if (constraint_) allowed = constraint_->mask(step.mask);
+  allowed = without_stops(allowed, step.unending_mask);
   if (!allowed.empty()) {
     const auto first = std::ranges::find_if(allowed, [](std::uint64_t word) { return word != 0; });
     if (first == allowed.end()) {
@@ -483,6 +489,17 @@ std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output
     }
   }
   return sample(position, output, allowed, step.sampling);
+}
+
+std::span<const std::uint64_t> Sequence::without_stops(std::span<const std::uint64_t> allowed,
+                                                       grammar::MaskWords& memory) const {
+  const std::vector<std::uint64_t>& unending = context_.unending;
+  if (unending.empty() || generated_ >= context_.request.stop.min_tokens) return allowed;
+  if (allowed.empty()) return unending;
+  memory.resize(allowed.size());
+  std::ranges::transform(allowed, unending, memory.begin(), std::bit_and<>());
+  const bool has_others = std::ranges::any_of(memory, [](std::uint64_t word) { return word != 0; });
+  return has_others ? std::span<const std::uint64_t>(memory) : allowed;
 }
 
 std::int32_t Sequence::sample(std::int64_t position, std::span<const float> output,
@@ -563,7 +580,7 @@ void Sequence::emit(const Placed& placed, std::span<const float> output, StepCon
     }
   }
   if (placed.source == TokenSource::kSampled) {
-    reason_ = gate_.pass(event, sequence_->generated_tail);
+    reason_ = gate_.pass(event, generated_ > request.stop.min_tokens, sequence_->generated_tail);
   } else {  // not generated text
     gate_.interrupt(sequence_->generated_tail);
     if (shown) outlet_.emit(event);

@@ -43,6 +43,7 @@ struct StepContext {
   WorkerMetrics metrics;
   SamplingScratch sampling;
   grammar::MaskWords mask;
+  grammar::MaskWords unending_mask;
   std::vector<double> log2_probs;  // [V]
   std::vector<std::int32_t> order;
   std::vector<TopToken> top;
@@ -81,8 +82,8 @@ class StopCriteria {
   // Takes the text that the sequence begins with, in place of what there was.
   void replay(const std::string& tail);
   // Takes the next sampled token, and its bytes into the tail. Returns why the sample ends, if it
-  // does.
-  std::optional<FinishReason> pass(TokenEvent event, std::string& tail);
+  // does. matches: false: no stop string that is complete with this token ends it.
+  std::optional<FinishReason> pass(TokenEvent event, bool matches, std::string& tail);
   // A token that was not sampled comes next: nothing is held back, and no match reaches across it.
   void interrupt(std::string& tail);
   // Nothing comes any more that could complete a match: lets go of what is held back.
@@ -261,6 +262,11 @@ class Sequence final : public DraftSource {
   std::int64_t position_to_draw() const;
   std::int32_t sample(std::int64_t position, std::span<const float> output,
                       std::span<const std::uint64_t> allowed, SamplingScratch& scratch) const;
+  // Of the tokens that may come next (empty: all) those that do not stop the sample, while it has
+  // fewer than StopOptions::min_tokens: in `memory`, or the request's. All, where there is no
+  // other.
+  std::span<const std::uint64_t> without_stops(std::span<const std::uint64_t> allowed,
+                                               grammar::MaskWords& memory) const;
   // Whether the mask is made for a token that is sampled after `rows` known ones.
   bool has_mask_after(int rows) const;
   // Makes a token the pending one: notes it in the sequence, counts it, emits it, and ends the

@@ -57,6 +57,8 @@ class Generates(Generic[GenerationT]):
         penalty_window: int = 0,
         logit_bias: Optional[Mapping[int, float]] = None,
         seed: Optional[int] = None,
+        ignore_eos: bool = False,
+        min_tokens: int = 0,
         num_samples: Optional[int] = None,
         log2_probs: bool = False,
         top_log2_probs: int = 0,
@@ -111,6 +113,8 @@ class Generates(Generic[GenerationT]):
         penalty_window: Penalties count the last N tokens only; 0: all of the sequence [0]
         logit_bias: Added to the logit of a token [none]
         seed: The same one gives the same tokens; sample i has seed + i [random]
+        ignore_eos: Tokens that end the model's texts do not end the answer [false]
+        min_tokens: Nothing ends the answer before it has so many tokens [0]
         num_samples: Samples of one prompt, which is read once [1]
         log2_probs: Report the log2-probability of every token [false]
         top_log2_probs: Report the N most likely tokens at each position [0]
@@ -152,6 +156,10 @@ class Generates(Generic[GenerationT]):
                 penalty_window=penalty_window,
                 logit_bias=logit_bias,
                 seed=seed,
+            ),
+            stop=pb.Stop(
+                ignore_eos=ignore_eos,
+                min_tokens=min_tokens,
             ),
         )
         if add_special is not None:

@@ -283,6 +283,40 @@ TEST_CASE("a stop string is cut off, or kept when asked for") {
   REQUIRE(sink->result().generated_tokens == static_cast<std::int64_t>(at) + 4);
 }
 
+TEST_CASE("min_tokens: no stop token is drawn, and no stop string ends a sample, before") {
+  Core core(tiny_model(TinyModel::kBytes));
+  const std::string free_run = core.generate(text_request("stop", 40))->text();
+  GenerationRequest request = text_request("stop", 40);
+  request.stop.min_tokens = 20;
+  SECTION("a string that is complete before does not count, one that is complete after does") {
+    // The first ends with the 20th token.
+    request.stop.strings = {free_run.substr(16, 4)};
+    const auto before = core.generate(request);
+    const std::size_t again = free_run.find(request.stop.strings[0], 17);
+    CHECK(before->text() == free_run.substr(0, again));
+    CHECK(before->result().reason ==
+          (again == std::string::npos ? FinishReason::kLength : FinishReason::kStopString));
+    // This one begins before, and ends with the 21st.
+    request.stop.strings = {free_run.substr(17, 4)};
+    const auto after = core.generate(request);
+    CHECK(after->text() == free_run.substr(0, 17));
+    CHECK(after->result().stop_string == request.stop.strings[0]);
+  }
+  SECTION("tokens") {
+    for (std::int32_t token = 0; token < 256; token += 2) request.stop.tokens.push_back(token);
+    request.stop.include_in_output = true;
+    const auto sink = core.generate(request);
+    const std::vector<std::int32_t> tokens = sink->tokens();
+    REQUIRE(tokens.size() > 20);
+    for (std::size_t i = 0; i < 20; ++i) CHECK(tokens[i] % 2 == 1);
+    CHECK(sink->result().reason == FinishReason::kStopToken);
+    CHECK(tokens.back() % 2 == 0);
+    // Where each token stops the sample there is nothing else to draw.
+    for (std::int32_t token = 1; token < 256; token += 2) request.stop.tokens.push_back(token);
+    CHECK(core.generate(request)->tokens().size() == 1);
+  }
+}
+
 TEST_CASE("text that may be a stop string is held back until decided, and never lost") {
   Core core(tiny_model(TinyModel::kBytes), {.workers = 0, .speculation = Speculation::kOff});
   const std::string free_run = core.generate(text_request("held", 12))->text();

@@ -419,6 +419,24 @@ TEST_CASE("one text alone: no draw and no bias changes it") {
   }
 }
 
+TEST_CASE("min_tokens: a text ends no earlier, unless it cannot continue") {
+  GrammarConstraint constraint{.grammar = grammar::compile_gbnf("root ::= [a-c]{2,30}"),
+                               .vocabulary = text_vocabulary()};
+  Core core(text_model());
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    GenerationRequest request = constrained(seed, constraint);
+    request.sampling.logit_bias = {{kEnd, 1000.0f}};
+    CHECK(core.generate(request)->tokens().size() == 2);
+    request.stop.min_tokens = 20;
+    CHECK(core.generate(request)->tokens().size() == 20);
+    request.stop.min_tokens = 100;
+    const auto sink = core.generate(request);
+    CHECK(sink->text().size() == sink->tokens().size());
+    CHECK(text_of(sink->tokens()).size() == 30);
+    CHECK(sink->result().reason == FinishReason::kStopToken);
+  }
+}
+
 TEST_CASE("no token allowed: the request ends with kNoToken, and no other") {
   std::vector<std::string> bytes(300);
   bytes['x' + 1] = "x";

@@ -49,6 +49,13 @@ std::vector<GenerationRequest> varied_requests(const Transformer& model) {
     }
     if (random() % 3 == 0) request.stop.tokens = {below(vocab)};
     request.stop.include_in_output = random() % 2 == 0;
+    if (filters && i % 4 == 0) {  // many tokens stop it, but not at once
+      request.stop.tokens.clear();
+      for (std::uint32_t id = i % 5; id < vocab; id += 5) {
+        request.stop.tokens.push_back(static_cast<std::int32_t>(id));
+      }
+      request.stop.min_tokens = std::min<std::int64_t>(1 + i / 2, request.max_new_tokens);
+    }
     if (random() % 2 == 0) {
       // Runs and gaps, from the first new position on.
       std::int64_t position = static_cast<std::int64_t>(request.prompt.size());

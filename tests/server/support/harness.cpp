@@ -249,9 +249,17 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
       next.token = *given;
       next.source = TokenSource::kGiven;
     } else {
+      std::vector<std::uint64_t> allowed;
+      if (produced < request.stop.min_tokens) {
+        allowed.resize((static_cast<std::size_t>(model.head().vocab_size()) + 63) / 64);
+        for (std::int32_t id = 0; id < model.head().vocab_size(); ++id) {
+          if (std::ranges::count(request.stop.tokens, id) > 0) continue;
+          allowed[static_cast<std::size_t>(id / 64)] |= std::uint64_t{1} << id % 64;
+        }
+      }
       next.token = model.head().sample(
           output, request.sampling,
-          request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts.all(), {},
+          request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts.all(), allowed,
           {request.seed + static_cast<std::uint64_t>(sample), position}, scratch);
     }
     if (next.source != TokenSource::kPrompt) ++produced;

@@ -78,6 +78,8 @@ v1::GenerateRequest full_request() {
   wire.mutable_stop()->add_strings("");
   wire.mutable_stop()->add_token_ids(-1);
   wire.mutable_stop()->set_include_in_output(true);
+  wire.mutable_stop()->set_ignore_eos(true);
+  wire.mutable_stop()->set_min_tokens(2);
   wire.set_num_samples(2);
   wire.set_log2_probs(true);
   wire.set_top_log2_probs(4);
