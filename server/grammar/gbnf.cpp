@@ -653,4 +653,84 @@ NodeId add_gbnf(Grammar& grammar, std::string_view text) {
   return GbnfCompiler(GbnfParser(text).parse(), grammar).add();
 }
 
+namespace {
+
+// A text as GBNF writes it.
+std::string gbnf_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '"' || c == '\\') {
+      (out += '\\') += c;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+bool is_utf8_text(std::string_view text) {
+  char32_t c = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    if (!read_code_point(text, &at, &c)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string spell_tokens(std::string_view text, const Tokenizer& tokenizer) {
+  std::string out;
+  std::size_t line = 1;
+  const auto fail = [&](const std::string& reason, GrammarError::Kind kind) {
+    throw GrammarError(kind, "line " + std::to_string(line), reason);
+  };
+  // Copies up to the character that ends a text or class, or a comment.
+  const auto skip = [&](std::size_t at, char end) {
+    while (at < text.size() && text[at] != end) {
+      if (text[at] == '\\' && end != '\n' && at + 1 < text.size()) out += text[at++];
+      if (text[at] == '\n') ++line;
+      out += text[at++];
+    }
+    return at;
+  };
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c == '"' || c == '[' || c == '#') {
+      out += c;
+      at = skip(at + 1, c == '"' ? '"' : c == '[' ? ']' : '\n');
+      if (at == text.size()) break;
+    }
+    if (text.substr(at, 2) != "<[") {
+      if (text[at] == '\n') ++line;
+      out += text[at];
+      continue;
+    }
+    constexpr std::size_t kMostDigits = 9;
+    const std::size_t end = text.find_first_not_of("0123456789", at + 2);
+    const std::string digits(text.substr(at + 2, std::min(end, text.size()) - at - 2));
+    if (digits.empty() || digits.size() > kMostDigits || text.substr(end, 2) != "]>") {
+      fail("<[ID]> is expected", GrammarError::Kind::kInvalid);
+    }
+    const auto id = static_cast<std::int32_t>(std::stol(digits));
+    const std::string token = "token " + digits;
+    if (id >= tokenizer.vocab_size()) {
+      fail(token + " is not one of the model's", GrammarError::Kind::kInvalid);
+    }
+    if (tokenizer.is_special(id)) {
+      fail(token + " is special: tokens of text are served", GrammarError::Kind::kUnsupported);
+    }
+    const std::string_view bytes = tokenizer.bytes_of(id);
+    if (bytes.empty() || !is_utf8_text(bytes)) {
+      fail(token + " is no whole characters", GrammarError::Kind::kUnsupported);
+    }
+    out += gbnf_text(bytes);
+    at = end + 1;
+  }
+  return out;
+}
+
 }  // namespace lintel::grammar

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
+#include "model/tokenizer/tokenizer.h"
 #include "server/grammar/grammar.h"
 
 namespace lintel::grammar {
@@ -15,6 +17,11 @@ namespace lintel::grammar {
 // more than 64 deep, repetitions above 10,000, and what no finite text meets. Throws GrammarError,
 // with "line N" as its path.
 std::shared_ptr<const Grammar> compile_gbnf(std::string_view text);
+
+// GBNF in which tokens by their ids, <[42]>, are written as their texts. The texts match however
+// their bytes are cut into tokens. Throws GrammarError, with "line N" as its path, for ids that the
+// vocabulary does not have, special tokens, and those that are no whole characters.
+std::string spell_tokens(std::string_view text, const Tokenizer& tokenizer);
 
 // Adds the texts of `text` to `grammar`, whose depth is kMaxGbnfDepth. Throws GrammarError.
 NodeId add_gbnf(Grammar& grammar, std::string_view text);

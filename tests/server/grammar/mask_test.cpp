@@ -464,6 +464,28 @@ TEST_CASE("GBNF: texts are accepted as their rules say") {
   CHECK_FALSE(gbnf_takes(empty, "a[b"));
 }
 
+TEST_CASE("GBNF: a token by its id stands for its text, outside of texts, classes and comments") {
+  const ByteTokenizer bytes;
+  CHECK(
+      spell_tokens("root ::= <[97]> | [<\\]] \"<[98]>\\\"\" # <[x]>\nx ::= <[10]><[34]>+", bytes) ==
+      "root ::= \"a\" | [<\\]] \"<[98]>\\\"\" # <[x]>\nx ::= \"\\n\"\"\\\"\"+");
+  CHECK(gbnf_takes(spell_tokens("root ::= <[97]>{2} <[92]>", bytes).c_str(), "aa\\"));
+  const auto refusal = [&](const char* text) -> std::string {
+    try {
+      return spell_tokens(text, bytes);
+    } catch (const GrammarError& error) {
+      return error.what();
+    }
+  };
+  CHECK(refusal("root ::= \"a\"\n | <[256]>") == "line 2: token 256 is not one of the model's");
+  CHECK(refusal("root ::= <[200]>") == "line 1: token 200 is no whole characters");
+  CHECK(refusal("root ::= <[]>") == "line 1: <[ID]> is expected");
+  CHECK(refusal("root ::= <[1") == "line 1: <[ID]> is expected");
+  CHECK(refusal("root ::= <[99999999999999999999]>") == "line 1: <[ID]> is expected");
+  CHECK(refusal("root ::= \"a") == "root ::= \"a");  // its parser says what is wrong
+  CHECK(refusal("root ::= \"\\") == "root ::= \"\\");
+}
+
 TEST_CASE("GBNF: what is not served is refused by name, in little time") {
   CHECK(gbnf_refusal("root ::= root \"a\" | \"b\"") == "left recursion of rule root");
   CHECK(gbnf_refusal("root ::= x\nx ::= \"a\"? y\ny ::= root \"b\"") ==
