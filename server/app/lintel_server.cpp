@@ -77,8 +77,9 @@ class HttpServer {
     std::size_t max_body_bytes = 0;
     HttpCounters& counters;
     RequestMemory& request_memory;
-    bool names_by_certificate = false;  // callers without a token
-    std::string replica_id = {};        // for every answer's header lintel-replica; empty: none
+    bool refuses_unknown_members = false;  // of completions
+    bool names_by_certificate = false;     // callers without a token
+    std::string replica_id = {};           // for every answer's header lintel-replica; empty: none
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
     std::function<std::string()> unhealthy;                  // as add_health_routes() has it
     const Metrics* metrics = nullptr;                        // likewise
@@ -113,7 +114,8 @@ struct HttpServer::Impl {
                   parts.max_age_grace}) {
     add_connect_routes(routes, calls, bodies);
     add_kserve_routes(routes, calls, bodies);
-    add_openai_routes(routes, calls, bodies, parts.options.chat_reasoning_field);
+    add_openai_routes(routes, calls, bodies,
+                      {parts.options.chat_reasoning_field, parts.refuses_unknown_members});
     add_page_routes(routes);
     add_health_routes(routes, bodies, std::move(parts.unhealthy), parts.metrics);
   }
@@ -429,6 +431,7 @@ void LintelServer::start_http() {
       .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
       .counters = impl_->http_counters,
       .request_memory = impl_->request_memory,
+      .refuses_unknown_members = options_.refuses_unknown_members,
       .names_by_certificate = impl_->gate.identify_by_certificate,
       .replica_id = options_.replica_id,
       .max_age = options_.connections.max_age_ms,

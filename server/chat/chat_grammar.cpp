@@ -10,6 +10,7 @@
 #include "server/chat/reader/tool_types.h"
 #include "server/chat/template/request_json.h"
 #include "server/grammar/gbnf.h"
+#include "server/grammar/pattern.h"
 #include "server/grammar/schema.h"
 #include "server/grammar/token_matcher.h"
 #include "server/grammar/tool_calls.h"
@@ -135,6 +136,16 @@ Part format_part(const api::ChatParams& request) {
     return {json_text({"gbnf", request.format_text}), "grammar",
             [&request](grammar::Grammar& grammar, auto*) {
               return grammar::add_gbnf(grammar, request.format_text);
+            }};
+  }
+  if (request.format == Format::kPattern) {
+    return {json_text({"pattern", request.format_text}), "structured_outputs.regex",
+            [&request](grammar::Grammar& grammar, auto*) {
+              // By itself it is an expression, so that the group around it is one, too.
+              std::size_t work = 0;
+              grammar::pattern_dfa(request.format_text, grammar::Spelling::kUtf8, &work);
+              return grammar.add_dfa(std::make_shared<const grammar::Dfa>(grammar::pattern_dfa(
+                  "^(?:" + request.format_text + ")$", grammar::Spelling::kUtf8, &work)));
             }};
   }
   const grammar::SchemaOptions options{.relaxed = !request.strict_schema,

@@ -26,6 +26,10 @@ ChatOutput chat_output(const api::ChatParams& request, const ChatPrompt& prompt,
   if (reads_calls) output.tools = ToolTypes(request.tools);
   output.thinking_budget = request.thinking_budget;
   output.stops = request.base.stop.strings;
+  output.has_stop_token = request.base.stop.include_in_output;
+  if (output.has_stop_token) output.shown_stops = output.stops.size();
+  output.min_tokens = request.base.stop.min_tokens;
+  output.spells_special = !request.skip_special_tokens;
   output.logprobs = request.logprobs;
   output.token_ids = request.return_token_ids;
   return output;
@@ -40,10 +44,15 @@ ChatChoice::ChatChoice(const ChatOutput& output, std::uint32_t index)
   reader_.push(kHalf, none);
 }
 
+std::string_view ChatChoice::text_of(std::int32_t id) const {
+  const std::string_view bytes = output_.tokenizer->bytes_of(id);
+  return bytes.empty() && output_.spells_special ? output_.tokenizer->text_of_special(id) : bytes;
+}
+
 v1::ContentToken ChatChoice::content_token(std::int32_t id, float log2_prob) const {
   v1::ContentToken token;
   token.set_id(id);
-  token.set_text(std::string(output_.tokenizer->bytes_of(id)));
+  token.set_text(std::string(text_of(id)));
   token.set_log2_prob(log2_prob);
   return token;
 }
@@ -54,7 +63,7 @@ void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
   if (output_.token_ids) ids_.push_back(token.id);
   const std::uint64_t begin = reader_.read_bytes();
   begins_.push_back(begin);
-  const std::string_view text = output_.tokenizer->bytes_of(token.id);
+  const std::string_view text = text_of(token.id);
   const bool was_reasoning = reader_.in_reasoning();
   if (output_.logprobs && token.log2_prob && !text.empty()) {
     waiting_.push_back({begin, token.id, *token.log2_prob, {token.top.begin(), token.top.end()}});
@@ -127,7 +136,10 @@ void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& mess
 
 void ChatChoice::add_content(const OutputDelta& delta, v1::ChatResponse& message) {
   std::string text;
-  const bool has_stopped = stop_.push(delta.text, text);
+  const bool has_stopped = stop_.push(delta.text, text, tokens_ > output_.min_tokens);
+  if (has_stopped && *stop_.stopped_by() < output_.shown_stops) {
+    text += output_.stops[*stop_.stopped_by()];
+  }
   if (!text.empty()) {
     v1::ChatDelta& wire = add_delta(message);
     wire.set_content(text);

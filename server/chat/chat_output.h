@@ -32,6 +32,10 @@ struct ChatOutput {
   ThinkingStart thinking = ThinkingStart::kClosed;
   std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning before the server ends it
   std::vector<std::string> stops;                // of the content
+  std::size_t shown_stops = 0;                   // the first ones: they are part of it
+  std::int64_t min_tokens = 0;                   // before a text ends it
+  bool has_stop_token = false;                   // the tokens have the one that ended them
+  bool spells_special = false;                   // special tokens are text
   bool logprobs = false;
   bool token_ids = false;  // deltas have those of their tokens
   std::uint64_t seed = 0;
@@ -79,6 +83,8 @@ class ChatChoice {
   void count_reasoning();
   // Those of the reasoning do not wait for the content.
   void drop_reasoning();
+  // What the token adds to the output.
+  std::string_view text_of(std::int32_t id) const;
   v1::ContentToken content_token(std::int32_t id, float log2_prob) const;
   void end(v1::ChatFinishReason reason, v1::ChatResponse& message);
   std::string call_id(std::size_t call) const;

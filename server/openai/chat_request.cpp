@@ -137,11 +137,13 @@ std::string read_tool_choice(Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-// Names a member that is not one of `known`. Null is as if it were not there.
-std::string find_unknown(const Json& object, std::initializer_list<std::string_view> known) {
+// Ignores the members that are not among `known`, but for slips. at: of the object, with its dot.
+std::string pass_others(const Json& object, const std::string& at,
+                        std::initializer_list<std::string_view> known, ChatRequest& request) {
   for (const auto& [name, value] : object.items()) {
-    if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
-    return "has '" + clip(name) + "', which is not a parameter of this server";
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const std::string wrong = pass_unknown(at, name, value, 0, known, request.ignored);
+    if (!wrong.empty()) return "has '" + clip(name) + "', which " + wrong;
   }
   return kTaken;
 }
@@ -149,20 +151,22 @@ std::string find_unknown(const Json& object, std::initializer_list<std::string_v
 std::string read_response_format(Json& value, ChatRequest& request) {
   using Format = api::ChatParams::Format;
   const Json type = value.is_object() ? value.value("type", Json()) : Json();
-  if (type == "text") return find_unknown(value, {"type"});
+  constexpr const char* kAt = "response_format.";
+  if (type == "text") return pass_others(value, kAt, {"type"}, request);
   if (type == "json_object") {
     const Json schema = value.value("schema", Json());
     request.params.format = Format::kJsonObject;
     request.params.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
-    return find_unknown(value, {"type", "schema"});
+    return pass_others(value, kAt, {"type", "schema"}, request);
   }
   if (type != "json_schema") return "is not of type text, json_object or json_schema";
   const Json format = value.value("json_schema", Json());
   const Json schema = format.is_object() ? format.value("schema", Json()) : Json();
   if (schema.is_null()) return "has no json_schema.schema";
   for (const std::string& wrong :
-       {find_unknown(value, {"type", "json_schema"}),
-        find_unknown(format, {"name", "description", "schema", "strict"})}) {
+       {pass_others(value, kAt, {"type", "json_schema"}, request),
+        pass_others(format, "response_format.json_schema.",
+                    {"name", "description", "schema", "strict"}, request)}) {
     if (!wrong.empty()) return wrong;
   }
   request.params.format = Format::kJsonSchema;
@@ -174,6 +178,83 @@ std::string read_response_format(Json& value, ChatRequest& request) {
 std::string read_grammar(Json& value, ChatRequest& request) {
   request.params.format = api::ChatParams::Format::kGrammar;
   return read_text(value, request.params.format_text);
+}
+
+// GBNF of one of the texts.
+std::string read_choices(const Json& value, ChatRequest& request) {
+  if (!value.is_array() || value.empty()) return "is not a list of texts";
+  std::string grammar = "root ::= ";
+  const char* separator = "";
+  for (const Json& choice : value) {
+    if (!choice.is_string() || choice.get_ref<const std::string&>().empty()) {
+      return "has an item that is no text, or an empty one";
+    }
+    grammar += std::exchange(separator, " | ");
+    grammar += '"';
+    for (const char c : choice.get_ref<const std::string&>()) {
+      if (c == '\n') {
+        grammar += "\\n";
+      } else if (c == '\r') {
+        grammar += "\\r";
+      } else if (c == '"' || c == '\\') {
+        (grammar += '\\') += c;
+      } else {
+        grammar += c;
+      }
+    }
+    grammar += '"';
+  }
+  request.params.format = api::ChatParams::Format::kGrammar;
+  request.params.format_text = std::move(grammar);
+  return kTaken;
+}
+
+std::string read_regex(const Json& value, ChatRequest& request) {
+  request.params.format = api::ChatParams::Format::kPattern;
+  return read_text(value, request.params.format_text);
+}
+
+// A schema, or its text.
+std::string read_guided_json(const Json& value, ChatRequest& request) {
+  if (!value.is_string() && !value.is_object()) return "is not a schema";
+  request.params.format = api::ChatParams::Format::kJsonSchema;
+  request.params.format_text = value.is_string() ? value.get<std::string>() : json_text(value);
+  return kTaken;
+}
+
+// vLLM's: one of its members says what the answer is.
+std::string read_structured_outputs(Json& value, ChatRequest& request) {
+  if (!value.is_object()) return "is not an object";
+  const std::initializer_list<std::string_view> served = {"choice", "regex", "json", "grammar",
+                                                          "json_object"};
+  std::string taken;
+  for (auto& [name, member] : value.items()) {
+    if (member.is_null() || std::ranges::find(served, name) == served.end()) continue;
+    if (name == "json_object" && member == false) continue;
+    if (!taken.empty()) return "has " + taken + " and " + name + ", one of them is taken";
+    taken = name;
+    std::string wrong;
+    if (name == "choice") {
+      wrong = read_choices(member, request);
+    } else if (name == "regex") {
+      wrong = read_regex(member, request);
+    } else if (name == "json") {
+      wrong = read_guided_json(member, request);
+    } else if (name == "grammar") {
+      wrong = read_grammar(member, request);
+    } else if (member == true) {
+      request.params.format = api::ChatParams::Format::kJsonObject;
+      request.params.format_text = R"({"type": "object"})";
+    } else {
+      wrong = "is not true or false";
+    }
+    if (!wrong.empty()) return "has a " + name + " that " + wrong;
+  }
+  if (value.contains("structural_tag") && !value["structural_tag"].is_null()) {
+    return "has structural_tag, which is not served";
+  }
+  if (taken.empty()) return "has none of choice, regex, json, grammar and json_object";
+  return pass_others(value, "structured_outputs.", served, request);
 }
 
 std::string read_extension(Json& value, ChatRequest& request) {
@@ -267,18 +348,37 @@ constexpr Member kOwnMembers[] = {
     {"n", [](Json& v, ChatRequest& r) { return read_count(v, r.params.num_choices); }},
     {"stream", [](Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
     {"stream_options",
-     [](Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
+     [](Json& v, ChatRequest& r) {
+       StreamOptions options;
+       std::string wrong = read_stream_options(v, options, r.ignored);
+       r.include_usage = options.include_usage;
+       r.continuous_usage = options.continuous_usage;
+       return wrong;
+     }},
+    {"logit_bias",
+     [](Json& v, ChatRequest& r) {
+       return read_logit_bias(v, r.params.base.sampling.logit_bias, r.params.text_biases);
+     }},
+    {"skip_special_tokens",
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.skip_special_tokens); }},
+    {"timings_per_token", [](Json& v, ChatRequest& r) { return read_flag(v, r.timings); }},
     {"logprobs", [](Json& v, ChatRequest& r) { return read_flag(v, r.params.logprobs); }},
     {"top_logprobs", read_top_logprobs},
     {"return_token_ids",
      [](Json& v, ChatRequest& r) { return read_flag(v, r.params.return_token_ids); }},
     {"response_format", read_response_format},
     {"grammar", read_grammar},
+    {"structured_outputs", read_structured_outputs},
+    {"guided_choice", [](Json& v, ChatRequest& r) { return read_choices(v, r); }},
+    {"guided_regex", [](Json& v, ChatRequest& r) { return read_regex(v, r); }},
+    {"guided_json", [](Json& v, ChatRequest& r) { return read_guided_json(v, r); }},
+    {"guided_grammar", read_grammar},
     {"lintel", read_extension},
     {"reasoning_effort", read_effort},
     {"thinking_token_budget",
      [](Json& v, ChatRequest& r) { return read_count(v, r.params.thinking_budget.emplace()); }},
     {"chat_template_kwargs", read_kwargs},
+    {"enable_thinking", nullptr},  // with chat_template_kwargs, below
     {"documents", read_documents},
     {"add_generation_prompt",
      [](Json& v, ChatRequest& r) { return read_flag(v, r.params.add_generation_prompt); }},
@@ -309,6 +409,7 @@ std::string read_max_tokens(const Json& body, ChatRequest& request, std::string&
     const auto found = body.find(member);
     if (found == body.end() || found->is_null()) continue;
     name = member;
+    if (*found == -1) continue;  // as many as there may be
     std::uint32_t count = 0;
     std::string wrong = read_count(*found, count);
     if (!wrong.empty()) return wrong;
@@ -318,6 +419,39 @@ std::string read_max_tokens(const Json& body, ChatRequest& request, std::string&
     request.params.max_tokens = count;
   }
   return kTaken;
+}
+
+// enable_thinking, which is one of chat_template_kwargs by either name that templates have for it.
+std::string read_enable_thinking(const Json& body, ChatRequest& request) {
+  const auto found = body.find("enable_thinking");
+  if (found == body.end() || found->is_null()) return kTaken;
+  bool thinks = false;
+  std::string wrong = read_flag(*found, thinks);
+  if (!wrong.empty()) return wrong;
+  Json& kwargs = request.params.kwargs;
+  if (kwargs.is_null()) kwargs = Json::object();
+  for (const char* const name : {"enable_thinking", "thinking"}) {
+    if (!kwargs.contains(name)) {
+      kwargs[name] = thinks;
+    } else if (kwargs[name] != thinks) {
+      return std::string("is not equal to chat_template_kwargs.") + name;
+    }
+  }
+  return kTaken;
+}
+
+// Members that say what the text of an answer is: of several none would be the one that is meant.
+constexpr const char* kFormats[] = {"response_format", "grammar",      "structured_outputs",
+                                    "guided_choice",   "guided_regex", "guided_json",
+                                    "guided_grammar"};
+
+const std::vector<std::string_view>& served_members() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> own;
+    for (const Member& member : kOwnMembers) own.push_back(member.name);
+    return served_names(&RequestField::chat, std::move(own));
+  }();
+  return names;
 }
 
 }  // namespace
@@ -367,21 +501,26 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
   };
   for (auto& [name, value] : body.get_ref<Json::object_t&>()) {
     if (value.is_null()) continue;  // as if it were not there
-    bool is_known = false;
-    std::string what = read_field(&RequestField::chat, name, value, request.params.base, is_known);
-    if (!is_known) {
-      const auto* const own = std::ranges::find_if(
-          kOwnMembers, [&](const Member& member) { return name == member.name; });
-      if (own == std::end(kOwnMembers)) {
-        return wrong(clip(name), "is not a parameter of this server");
-      }
+    std::string what;
+    const auto* const own = std::ranges::find_if(
+        kOwnMembers, [&](const Member& member) { return name == member.name; });
+    if (own != std::end(kOwnMembers)) {
       if (own->read != nullptr) what = own->read(value, request);
+    } else {
+      bool is_known = false;
+      what = read_field(&RequestField::chat, name, value, request.params.base, is_known);
+      if (!is_known) {
+        what =
+            pass_unknown("", name, value, UnservedMember::kChat, served_members(), request.ignored);
+      }
     }
-    if (!what.empty()) return wrong(name, what);
+    if (!what.empty()) return wrong(clip(name), what);
   }
   std::string name;
-  const std::string what = read_max_tokens(body, request, name);
+  std::string what = read_max_tokens(body, request, name);
   if (!what.empty()) return wrong(name, what);
+  what = read_enable_thinking(body, request);
+  if (!what.empty()) return wrong("enable_thinking", what);
   if (request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {
     request.params.format =
         api::ChatParams::Format::kText;  // there is no text that a format would bind
@@ -389,8 +528,18 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
   const auto has = [&](const char* member) {
     return body.contains(member) && !body.at(member).is_null();
   };
-  if (has("grammar") && has("response_format")) {
-    return wrong("grammar", "cannot be combined with response_format");
+  const char* format = nullptr;
+  for (const char* const member : kFormats) {
+    if (!has(member)) continue;
+    if (format != nullptr) return wrong(member, std::string("cannot be combined with ") + format);
+    format = member;
+  }
+  if (request.params.base.stop.ignore_eos &&
+      (request.params.format != api::ChatParams::Format::kText ||
+       request.params.tool_choice == api::ChatParams::ToolChoice::kRequired)) {
+    return wrong("ignore_eos", std::string("cannot be combined with ") +
+                                   (format == nullptr ? "tool_choice" : format) +
+                                   ", which needs the model's end");
   }
   if (!request.params.offered_tools.empty() ||
       request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {

@@ -32,9 +32,12 @@ struct ChatRequest final : RequestObject {
 
   RequestMemory::Charge charge;  // of the rest, which goes before it
   api::ChatParams params;
-  bool streams = false;        // of HTTP alone
-  bool include_usage = false;  // at the end of a stream
-  IgnoredMembers ignored;      // that it goes without
+  // Of HTTP alone.
+  bool streams = false;
+  bool include_usage = false;     // at the end of a stream
+  bool continuous_usage = false;  // and in each event
+  bool timings = false;           // the answer has them
+  IgnoredMembers ignored;
   // Not OK: it was not read, and this says why; the service refuses it when it knows the caller.
   grpc::Status status;
   std::size_t bytes = 0;  // of its text
@@ -44,7 +47,7 @@ struct ChatRequest final : RequestObject {
 // why it is no JSON.
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
                             nlohmann::ordered_json& body, JsonFailure& failure);
-// INVALID_ARGUMENT names the member.
+// INVALID_ARGUMENT names the member. Members that change nothing here are in request.ignored.
 grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request);
 // The same of a body without messages, which take_messages() adds.
 grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai/json.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
@@ -43,13 +44,16 @@ std::string text_before_choices(const AnswerHead& head, std::string_view object)
       {"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
   std::string text = json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   text.pop_back();
+  if (!head.fingerprint.empty()) {
+    text += ",\"system_fingerprint\":\"" + head.fingerprint + '"';
+  }
   return text + ",\"choices\":[";
 }
 
-std::string text_after_choices(std::string_view usage) {
+std::string text_after_choices(std::string_view usage, std::string_view more) {
   std::string text = "]";
   if (!usage.empty()) text.append(",\"usage\":").append(usage);
-  return text + '}';
+  return text.append(more) + '}';
 }
 
 nlohmann::ordered_json usage_json(const v1::ChatUsage& usage, UsageForm form) {
@@ -64,6 +68,30 @@ nlohmann::ordered_json usage_json(const v1::ChatUsage& usage, UsageForm form) {
   json[is_response ? "output_tokens_details" : "completion_tokens_details"] = {
       {"reasoning_tokens", usage.reasoning_tokens()}};
   return json;
+}
+
+void add_timings(const v1::Timings& wire, AnswerTimings& timings) {
+  const auto milliseconds = [](const google::protobuf::Duration& duration) {
+    return 1e3 * static_cast<double>(duration.seconds()) + 1e-6 * duration.nanos();
+  };
+  // Samples of one prompt run at the same time, and read it once.
+  timings.prompt_ms = std::max(timings.prompt_ms, milliseconds(wire.prompt()));
+  timings.predicted_ms = std::max(timings.predicted_ms, milliseconds(wire.generation()));
+}
+
+nlohmann::ordered_json timings_json(const AnswerTimings& timings) {
+  const auto ratio = [](double a, double b) { return b > 0 ? a / b : 0.0; };
+  const auto prompt = static_cast<double>(timings.prompt);
+  const auto predicted = static_cast<double>(timings.predicted);
+  return {{"cache_n", timings.cached},
+          {"prompt_n", timings.prompt},
+          {"prompt_ms", timings.prompt_ms},
+          {"prompt_per_token_ms", ratio(timings.prompt_ms, prompt)},
+          {"prompt_per_second", ratio(1e3 * prompt, timings.prompt_ms)},
+          {"predicted_n", timings.predicted},
+          {"predicted_ms", timings.predicted_ms},
+          {"predicted_per_token_ms", ratio(timings.predicted_ms, predicted)},
+          {"predicted_per_second", ratio(1e3 * predicted, timings.predicted_ms)}};
 }
 
 const char* finish_reason_name(v1::ChatFinishReason reason) {

@@ -25,12 +25,14 @@ struct AnswerHead {
   std::string id;
   std::int64_t created = 0;  // seconds since 1970
   std::string model;
+  std::string fingerprint = {};  // of the model; empty: it is not known
 };
-// {"id", "object", "created", "model", "choices": [`choices`], "usage"} around the JSON of choices
-// that are separated by commas: its text before them, and after them. `usage`: JSON; empty: the
-// object has no such member.
+// {"id", "object", "created", "model", "system_fingerprint", "choices": [`choices`], "usage"}
+// around the JSON of choices that are separated by commas: its text before them, and after them.
+// `usage`: JSON; empty: the object has no such member. `more`: further members, each with a comma
+// before it.
 std::string text_before_choices(const AnswerHead& head, std::string_view object);
-std::string text_after_choices(std::string_view usage);
+std::string text_after_choices(std::string_view usage, std::string_view more = {});
 
 enum class UsageForm {
   kCompletion,      // completions have no reasoning
@@ -38,6 +40,14 @@ enum class UsageForm {
   kResponse         // input_tokens, output_tokens
 };
 nlohmann::ordered_json usage_json(const v1::ChatUsage& usage, UsageForm form);
+
+// How long a model read and wrote, in llama.cpp's form: tokens, milliseconds, tokens a second.
+struct AnswerTimings {
+  std::int64_t cached = 0, prompt = 0, predicted = 0;  // tokens: not read, read, written
+  double prompt_ms = 0, predicted_ms = 0;
+};
+void add_timings(const v1::Timings& wire, AnswerTimings& timings);
+nlohmann::ordered_json timings_json(const AnswerTimings& timings);
 
 // "stop", "length", "tool_calls".
 const char* finish_reason_name(v1::ChatFinishReason reason);

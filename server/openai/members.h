@@ -9,14 +9,18 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "proto/fields/request_fields.h"
+#include "proto/fields/unserved_members.h"
 #include "server/api/params/generate_params.h"
+#include "server/rpc/ignored_members.h"
 
 namespace lintel {
 
@@ -101,19 +105,6 @@ struct MemberReader {
   std::string read(std::vector<std::int32_t>& to) const {
     return read_ids(value, to) ? "" : "is not a list of token ids";
   }
-  std::string read(std::map<std::int32_t, float>& to) const {
-    if (!value.is_object()) return "is not an object of token ids and biases";
-    for (const auto& [name, bias] : value.items()) {
-      std::int32_t token = 0;
-      const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), token);
-      if (error != std::errc() || rest != name.data() + name.size()) {
-        return "has '" + printable(name) + "', which is not a token id";
-      }
-      if (!bias.is_number()) return "has a bias of " + name + " that is not a number";
-      to[token] = bias.template get<float>();
-    }
-    return "";
-  }
   // Known tokens: [{"position": P, "text" or "tokens": ...}].
   std::string read(std::vector<api::GivenValues>& to) const {
     if (!value.is_array()) return "is not a list of spans";
@@ -139,6 +130,8 @@ struct MemberReader {
     }
     return "";
   }
+  // Read by read_logit_bias().
+  std::string read(std::map<std::int32_t, float>&) const { return "is not served"; }
   // Without a form in JSON: no column of these APIs names such a field.
   std::string read(api::Values&) const { return "is not served"; }
   std::string read(api::TimeLimit&) const { return "is not served"; }
@@ -149,27 +142,138 @@ struct MemberReader {
   }
 };
 
+// Whether a value is another server's way to leave a field out.
+template <typename Json>
+bool stands_for_none(std::size_t field, const Json& value) {
+  const std::string_view name = kRequestFields[field].name;
+  if (name == "stop.strings") return value == "";
+  return (name == "max_new_tokens" || name == "sampling.top_k") && value == -1;
+}
+
 // Reads `value` into the field that the API calls `name`; `known`: whether there is such a field.
 template <typename Json>
 std::string read_field(FieldName RequestField::*column, const std::string& name, const Json& value,
                        api::GenerateParams& params, bool& known) {
   const std::optional<std::size_t> field = find_field(column, name);
   known = field.has_value();
-  if (!known) return "";
+  if (!known || stands_for_none(*field, value)) return "";
   const MemberReader<Json> reader{value};
   return std::visit([&](auto* member) { return reader.read(*member); },
                     api::param_of(params, *field));
 }
 
+// Texts whose tokens have a bias, as logit_bias has ids.
+using TextBiases = std::vector<std::pair<std::string, float>>;
+inline constexpr std::size_t kMostTextBiases = 64;
+inline constexpr std::size_t kMostBiasTextBytes = 256;
+
+// Reads logit_bias: an object of OpenAI's, whose names may also be texts, or a list of llama.cpp's
+// pairs of an id or a text and a bias. False as a bias: never. Returns what is wrong with it.
 template <typename Json>
-std::string read_stream_options(const Json& value, bool& include_usage) {
+std::string read_logit_bias(const Json& value, std::map<std::int32_t, float>& ids,
+                            TextBiases& texts) {
+  constexpr float kNever = -10000;  // the lowest that is taken
+  const auto read = [&](const Json& key, const Json& bias) -> std::string {
+    const std::string shown =
+        key.is_string() ? printable(key.template get<std::string>()) : printable(key.dump());
+    const bool is_never = bias.is_boolean() && !bias.template get<bool>();
+    if (!bias.is_number() && !is_never) return "has a bias of " + shown + " that is not a number";
+    const float to = is_never ? kNever : bias.template get<float>();
+    if (!key.is_string()) {
+      if (!is_whole<std::int32_t>(key)) return "has " + shown + ", which is no token id or text";
+      ids[key.template get<std::int32_t>()] = to;
+      return "";
+    }
+    const std::string text = key.template get<std::string>();
+    std::int32_t id = 0;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+    if (value.is_object() && error == std::errc() && rest == text.data() + text.size()) {
+      ids[id] = to;
+      return "";
+    }
+    if (text.empty() || text.size() > kMostBiasTextBytes) {
+      return "has a text of " + std::to_string(text.size()) + " bytes, 1 to " +
+             std::to_string(kMostBiasTextBytes) + " are taken";
+    }
+    if (texts.size() == kMostTextBiases) {
+      return "has more than " + std::to_string(kMostTextBiases) + " texts";
+    }
+    texts.emplace_back(text, to);
+    return "";
+  };
+  if (value.is_object()) {
+    for (const auto& [name, bias] : value.items()) {
+      std::string wrong = read(Json(name), bias);
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
+  }
+  if (!value.is_array()) return "is not an object or a list of tokens and biases";
+  for (const Json& pair : value) {
+    if (!pair.is_array() || pair.size() != 2) return "is not a list of pairs of token and bias";
+    std::string wrong = read(pair[0], pair[1]);
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+// What is wrong with a member that is not served; empty: it is ignored, and `ignored` has it.
+// served: the names that a slip may stand for. object: that it is in, "stream_options."; empty: it
+// is at the top. api: of kUnservedMembers.
+template <typename Json>
+std::string pass_unknown(const std::string& object, const std::string& name, const Json& value,
+                         unsigned api, std::span<const std::string_view> served,
+                         IgnoredMembers& ignored) {
+  if (value.is_null()) return "";  // as if it were not there
+  for (const UnservedMember& row : kUnservedMembers) {
+    if (!object.empty() || row.name != name || (row.apis & api) == 0) continue;
+    const Json neutral = Json::parse(row.neutral);
+    if (std::ranges::find(neutral, value) != neutral.end()) break;
+    const std::string instead =
+        row.instead.empty() ? std::string() : ": " + std::string(row.instead) + " is";
+    return "changes the answer and is not served" + instead;
+  }
+  const std::string_view near = find_near_name(name, served);
+  if (!near.empty()) {
+    return "is not a parameter of this server: did you mean " + std::string(near) + "?";
+  }
+  ignored.add(object + name);
+  return "";
+}
+
+// Names that the table of fields has for an API, and `others`.
+inline std::vector<std::string_view> served_names(FieldName RequestField::*column,
+                                                  std::vector<std::string_view> others) {
+  for (const RequestField& row : kRequestFields) {
+    if ((row.*column).is_read_by_table()) others.push_back((row.*column).text);
+  }
+  return others;
+}
+
+// Options of a stream.
+struct StreamOptions {
+  bool include_usage = false;     // at its end
+  bool continuous_usage = false;  // and in each event
+};
+
+template <typename Json>
+std::string read_stream_options(const Json& value, StreamOptions& options,
+                                IgnoredMembers& ignored) {
+  constexpr std::string_view kServed[] = {"include_usage", "continuous_usage_stats",
+                                          "include_obfuscation"};
   if (!value.is_object()) return "is not an object";
   for (const auto& [name, option] : value.items()) {
-    if (name == "include_obfuscation") continue;  // nothing is obscured in any case
-    if (name != "include_usage") return "has '" + name.substr(0, 64) + "', which is not served";
-    if (!option.is_boolean()) return "has an include_usage that is not true or false";
-    include_usage = option.template get<bool>();
+    if (option.is_null() || name == "include_obfuscation") continue;  // nothing is obscured
+    const bool is_usage = name == "include_usage";
+    if (!is_usage && name != "continuous_usage_stats") {
+      const std::string wrong = pass_unknown("stream_options.", name, option, 0, kServed, ignored);
+      if (!wrong.empty()) return "has '" + printable(name) + "', which " + wrong;
+      continue;
+    }
+    if (!option.is_boolean()) return "has a " + name + " that is not true or false";
+    (is_usage ? options.include_usage : options.continuous_usage) = option.template get<bool>();
   }
+  options.continuous_usage = options.continuous_usage && options.include_usage;
   return "";
 }
 

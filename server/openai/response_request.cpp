@@ -5,7 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
-#include <set>
+#include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,8 @@
 #include "google/rpc/status.pb.h"
 #include "model/core/sha256.h"
 #include "proto/fields/request_fields.h"
+#include "proto/fields/unserved_members.h"
+#include "server/openai/members.h"
 #include "server/rpc/message_bounds.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
@@ -74,6 +77,18 @@ constexpr const char* kResponseMembers[] = {"input",
                                             "background",
                                             "prompt_cache_retention"};
 
+constexpr std::string_view kTextMembers[] = {"format", "verbosity"};
+constexpr std::string_view kReasoningMembers[] = {"effort", "summary", "generate_summary"};
+
+const std::vector<std::string_view>& served_response_members() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> own(std::begin(kResponseMembers), std::end(kResponseMembers));
+    own.insert(own.end(), std::begin(kSameMembers), std::end(kSameMembers));
+    return served_names(&RequestField::responses, std::move(own));
+  }();
+  return names;
+}
+
 constexpr const char* kRefused[] = {"conversation", "prompt", "context_management", "moderation"};
 
 // The body while it is read.
@@ -86,8 +101,8 @@ class Reader {
     for (const auto& [name, value] : body_.items()) {
       if (use_ == ResponseUse::kTurn && name == "type") continue;
       if (value.is_null() || is_same_member(name) || is_among(kResponseMembers, name)) continue;
-      throw MemberError{clip(name), is_among(kRefused, name) ? "is not served"
-                                                             : "is not a parameter of this server"};
+      if (is_among(kRefused, name)) throw MemberError{clip(name), "is not served"};
+      pass("", name, value, served_response_members());
     }
     if (use_ == ResponseUse::kTurn && of("type") != "response.create") {
       throw MemberError{"type", "is not response.create, the one event that is served"};
@@ -136,6 +151,14 @@ class Reader {
  private:
   const Json& of(const char* name) const { return part_of(body_, name); }
 
+  // Ignores a member, or throws. object: that it is in, with its dot.
+  void pass(const std::string& object, const std::string& name, const Json& value,
+            std::span<const std::string_view> served) {
+    const std::string wrong =
+        pass_unknown(object, name, value, UnservedMember::kResponses, served, request_.ignored);
+    if (!wrong.empty()) throw MemberError{object + clip(name), wrong};
+  }
+
   Json text_or_null(const char* name) const {
     if (!of(name).is_null() && !of(name).is_string()) throw MemberError{name, "is not a text"};
     return of(name);
@@ -162,14 +185,13 @@ class Reader {
     return value;
   }
 
-  void read_stream_options() const {
+  void read_stream_options() {
     const Json& options = of("stream_options");
     if (options.is_null()) return;
     if (!options.is_object()) throw MemberError{"stream_options", "is not an object"};
     for (const auto& [name, option] : options.items()) {
-      if (name != "include_obfuscation" || option == true) {
-        throw MemberError{"stream_options." + clip(name), "is not served"};
-      }
+      constexpr std::string_view kServed[] = {"include_obfuscation"};
+      if (name != kServed[0] || option == true) pass("stream_options.", name, option, kServed);
     }
   }
 
@@ -269,14 +291,14 @@ class Reader {
         text_["verbosity"] = value;
         chat_["verbosity"] = value;
       } else {
-        throw MemberError{"text." + clip(name), "is not a parameter of this server"};
+        pass("text.", name, value, kTextMembers);
       }
     }
   }
 
   void read_format(const Json& format) {
     const Json type = format.is_object() ? part_of(format, "type") : Json();
-    std::set<std::string, std::less<>> known = {"type"};
+    std::vector<std::string_view> known = {"type"};
     if (type == "json_schema") {
       const Json strict = part_of(format, "strict");
       if (!strict.is_null() && !strict.is_boolean()) {
@@ -295,20 +317,20 @@ class Reader {
           {"type", "json_schema"},
           {"json_schema",
            {{"name", format["name"]}, {"schema", format["schema"]}, {"strict", strict == true}}}};
-      known.insert({"name", "description", "schema", "strict"});
+      known.insert(known.end(), {"name", "description", "schema", "strict"});
     } else if (type == "json_object") {
       text_["format"] = {{"type", type}};
       if (const Json schema = part_of(format, "schema"); !schema.is_null()) {
         text_["format"]["schema"] = schema;
       }
       chat_["response_format"] = text_["format"];
-      known.insert("schema");
+      known.emplace_back("schema");
     } else if (type != "text") {
       throw MemberError{"text.format", "is not of type text, json_object or json_schema"};
     }
     for (const auto& [name, value] : format.items()) {
-      if (value.is_null() || known.contains(name)) continue;
-      throw MemberError{"text.format." + clip(name), "is not a parameter of this server"};
+      if (std::ranges::find(known, name) != known.end()) continue;
+      pass("text.format.", name, value, known);
     }
   }
 
@@ -328,7 +350,7 @@ class Reader {
         }
         reasoning_["summary"] = value;
       } else {
-        throw MemberError{"reasoning." + clip(name), "is not a parameter of this server"};
+        pass("reasoning.", name, value, kReasoningMembers);
       }
     }
   }

@@ -17,6 +17,7 @@
 #include "server/core/request_memory.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/response_store.h"
+#include "server/rpc/ignored_members.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
@@ -40,6 +41,7 @@ struct ResponseRequest {
   bool seals_reasoning = false;  // include: reasoning.encrypted_content
   bool has_logprobs = false;     // include: message.output_text.logprobs
   api::ChatParams chat;          // that it stands for, without its messages
+  IgnoredMembers ignored;
   // The response before it starts: what it repeats of its request, with null or an empty list
   // for what is not known yet. Its members are in the API's order.
   nlohmann::ordered_json response;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/lookup.h"
 #include "server/chat/template/request_json.h"
+#include "server/grammar/gbnf.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
@@ -38,9 +40,17 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   const Transformer& transformer = *chat.model->transformer;
   api::GenerateParams params = chat.request.base;
   params.model = chat.model->name;
-  params.stop = {};  // the texts are of the content: chat_output() has them
+  const api::StopParams& stop = chat.request.base.stop;
+  params.stop.strings.clear();  // they are of the content: chat_output() has them
   params.prompt = api::token_values(chat.prompt.ids);
   params.sampling = with_defaults(chat.request.base.sampling, chat.model->chat->defaults());
+  std::map<std::int32_t, float> biases;  // the last one of a token counts, but for those by id
+  for (const auto& [text, bias] : chat.request.text_biases) {
+    const std::vector<std::int32_t> ids =
+        transformer.tokenizer()->encode(text, {.add_special = false});
+    for (const std::int32_t id : ids) biases[id] = bias;
+  }
+  params.sampling.logit_bias.merge(biases);
   if (!chat.request.tools.is_null() &&
       chat.request.tool_choice == api::ChatParams::ToolChoice::kNone) {
     forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, params.sampling);
@@ -53,8 +63,10 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   }
   params.max_new_tokens =
       chat.request.max_tokens.value_or(static_cast<std::uint32_t>(std::max<std::int64_t>(most, 0)));
-  params.stop.token_ids.assign(transformer.tokenizer()->eos().begin(),
-                               transformer.tokenizer()->eos().end());
+  if (!stop.ignore_eos) {
+    const auto eos = transformer.tokenizer()->eos();
+    params.stop.token_ids.insert(params.stop.token_ids.end(), eos.begin(), eos.end());
+  }
   params.num_samples = chat.request.num_choices;
   params.log2_probs = chat.request.logprobs;
   params.top_log2_probs = chat.request.top_logprobs;
@@ -62,11 +74,13 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   return params;
 }
 
-// Texts that end an answer: the request's, and those that end the model's turns. A document may
-// have the latter within it.
+// Texts that end an answer: the request's, and those that end the model's turns as its end tokens
+// do. A document may have the latter within it.
 std::vector<std::string> stops_of(const ReadChat& chat) {
   std::vector<std::string> stops = chat.request.base.stop.strings;
-  if (chat.request.format != api::ChatParams::Format::kText) return stops;
+  if (chat.request.format != api::ChatParams::Format::kText || chat.request.base.stop.ignore_eos) {
+    return stops;
+  }
   const std::vector<std::string>& own = chat.model->chat->defaults().stop_strings;
   stops.insert(stops.end(), own.begin(), own.end());
   return stops;
@@ -265,6 +279,7 @@ void ChatAnswerWriter::finish(const SampleResult& result, v1::ChatResponse& mess
   if (!result.stop_token) return;
   turn_->ended_by_token = true;
   turn_->stop_token = *result.stop_token;
+  if (output_->has_stop_token && !turn_->answer.empty()) turn_->answer.pop_back();
 }
 
 bool ChatAnswerWriter::ends_early() const {
@@ -290,6 +305,22 @@ void ChatAnswerWriter::add_usage(v1::ChatResponse& message) const {
   }
 }
 
+namespace {
+
+// Tokens of a grammar by their ids, <[42]>, become their texts.
+grpc::Status spell_grammar_tokens(ReadChat& chat) {
+  if (chat.request.format != api::ChatParams::Format::kGrammar) return grpc::Status::OK;
+  const Tokenizer& tokenizer = *chat.model->transformer->tokenizer();
+  try {
+    chat.request.format_text = grammar::spell_tokens(chat.request.format_text, tokenizer);
+    return grpc::Status::OK;
+  } catch (const grammar::GrammarError& error) {
+    return chat_refusal("UNSUPPORTED_SCHEMA", "grammar", error.what());
+  }
+}
+
+}  // namespace
+
 ChatGeneration::ChatGeneration(const ServiceContext& context)
     : context_(context), turns_(/*threads=*/1, kMostTurns) {}
 
@@ -300,13 +331,15 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
   const api::ChatParams& request = chat.request;
   const ChatPrompt& prompt = chat.prompt;
   const Transformer& transformer = *chat.model->transformer;
+  const bool is_asked_for = request.format != api::ChatParams::Format::kText ||
+                            request.tool_choice == api::ChatParams::ToolChoice::kRequired;
+  // A grammar ends with the model's end tokens.
+  if (request.base.stop.ignore_eos && !is_asked_for) return grpc::Status::OK;
   ChatGrammar made;
   grpc::Status status = make_chat_grammar(request, prompt.traits, grammars_, made);
   if (!status.ok() || made.grammar == nullptr) return status;
   if (!made.relaxed.empty()) rpc.add_header("lintel-schema-relaxed", made.relaxed);
   if (!made.closed.empty()) rpc.add_header("lintel-schema-closed", made.closed);
-  const bool is_asked_for = request.format != api::ChatParams::Format::kText ||
-                            request.tool_choice == api::ChatParams::ToolChoice::kRequired;
   if (generation.stop.tokens.empty()) {
     // Calls that the model begins by itself are read all the same.
     if (!is_asked_for) return status;
@@ -336,10 +369,14 @@ grpc::Status ChatGeneration::charge_output(RpcCall& rpc, const CallScope& scope,
   PreparedGeneration& prepared = chat.prepared;
   const GenerationRequest& request = prepared.checked.request;
   const bool may_call = chat.output.reader.dialect != ToolDialect::kNone;
-  if (chat.output.token_ids) {  // they wait for the first message, and are in it
-    const RequestRefusal refusal =
-        prepared.memory.add(2 * request.prompt.size() * sizeof(request.prompt.front()));
-    if (refusal) return request_memory_refusal(refusal, scope.caller().name, "messages");
+  if (chat.output.token_ids) {
+    // Ids of the prompt wait for the first message, and are in it; all of them as text.
+    constexpr std::size_t kIdBytes = 2 * sizeof(std::int32_t) + 12;
+    const std::size_t ids =
+        request.prompt.size() + static_cast<std::size_t>(request.num_samples) *
+                                    static_cast<std::size_t>(request.max_new_tokens);
+    const RequestRefusal refusal = prepared.memory.add(ids * kIdBytes);
+    if (refusal) return request_memory_refusal(refusal, scope.caller().name, kField);
   }
   // Tokens whose place a call in its middle leaves open wait with their log-probabilities.
   constexpr std::size_t kWaitingBytes = 80;
@@ -372,6 +409,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                         "have " + std::to_string(chat.prompt.ids.size()) +
                             " tokens, the model takes fewer than " + std::to_string(most));
   }
+  if (grpc::Status spelt = spell_grammar_tokens(chat); !spelt.ok()) return spelt;
   prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
   prepared.output.stops = stops_of(chat);
   add_left_out(chat, rpc);

@@ -10,12 +10,17 @@ grpc::Status ChatStream::begin(PreparedChat chat, const StreamingOptions& stream
                                const Clock& clock) {
   writer_.begin(chat);
   model_ = chat.prepared.model->name;
+  const Transformer& transformer = *chat.prepared.model->transformer;
+  if (transformer.knows_fingerprint()) fingerprint_ = transformer.fingerprint();
   return run(std::move(chat.prepared), streaming, clock);
 }
 
 void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
                       v1::ChatResponse& message) {
-  if (!model_.empty()) message.set_model(std::exchange(model_, {}));
+  if (!model_.empty()) {
+    message.set_model(std::exchange(model_, {}));
+    message.set_fingerprint(std::exchange(fingerprint_, {}));
+  }
   writer_.fill(entries, is_last, message);
 }
 

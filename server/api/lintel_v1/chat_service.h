@@ -30,7 +30,7 @@ class ChatStream final : public TokenReactor<v1::ChatResponse> {
   void add_use(TokenUse used, v1::ChatResponse& message) noexcept override;
 
   ChatAnswerWriter writer_;
-  std::string model_;  // until the first message
+  std::string model_, fingerprint_;  // until the first message
 };
 
 // Thread-safe.

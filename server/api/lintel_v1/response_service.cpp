@@ -686,12 +686,13 @@ void ResponseService::fail_interrupted(ResponseRecord record, const grpc::Status
 }
 
 grpc::Status ResponseService::read_received(const Call& call, std::string_view text,
-                                            ResponseUse use, Conversation& read) {
+                                            ResponseUse use, Conversation& read) const {
   ReceivedResponse received;
   received.charge = call.scope.charge();
   read_response_request(text, use, call.scope.caller().name, read.chat.is_cancelled, received);
   read.take(received);
-  return received.status;
+  if (!received.status.ok()) return received.status;
+  return report_ignored(read.request.ignored, context_.refuses_unknown_members, call.rpc);
 }
 
 grpc::Status ResponseService::charge_running(const CallScope& scope, const ResponseRecord& record,
@@ -751,6 +752,9 @@ Task<grpc::Status> ResponseService::create(Call call, Asked asked, ResponseCall&
   }
   ReceivedResponse& received = *asked.object;
   status = received.status;
+  if (status.ok()) {
+    status = report_ignored(received.request.ignored, context_.refuses_unknown_members, call.rpc);
+  }
   if (!status.ok()) co_return status;
   status = co_await store_thread(call);
   if (!status.ok()) co_return status;

@@ -81,8 +81,8 @@ class ResponseService final : public HandlerService {
                              const ResponseRequest& request, ResponseRecord& record,
                              ResponseCall& stream, bool& is_answered);
   // Reads a body, and charges read.chat.memory with it. Not OK also as request_memory_refusal().
-  static grpc::Status read_received(const Call& call, std::string_view text, ResponseUse use,
-                                    Conversation& read);
+  grpc::Status read_received(const Call& call, std::string_view text, ResponseUse use,
+                             Conversation& read) const;
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,
   // or nothing. repeated_bytes: as RunningResponse's.
   grpc::Status charge_running(const CallScope& scope, const ResponseRecord& record,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/api/params/generate_params.h"
@@ -15,11 +16,13 @@ namespace lintel::api {
 // The trees are values for the model's template, which sees members in the client's order.
 struct ChatParams {
   enum class ToolChoice { kAuto, kNone, kRequired };
-  enum class Format { kText, kJsonObject, kJsonSchema, kGrammar };
+  enum class Format { kText, kJsonObject, kJsonSchema, kGrammar, kPattern };
 
-  // Model, sampling, adapter, and stop texts, which are matched in the content; the rest is not
+  // Model, sampling, adapter, and stops, whose texts are matched in the content; the rest is not
   // used.
   GenerateParams base;
+  // Texts whose tokens have a bias, as sampling.logit_bias has ids.
+  std::vector<std::pair<std::string, float>> text_biases;
   nlohmann::ordered_json messages;  // a list of objects with a role
   nlohmann::ordered_json tools;     // null: none
   nlohmann::ordered_json documents;
@@ -30,7 +33,7 @@ struct ChatParams {
   bool tool_grammar = true;  // calls that the model begins by itself are held to their form
   bool cache = true;         // states after beginnings of the prompt are used, and kept
   Format format = Format::kText;
-  std::string format_text;  // the schema, or GBNF
+  std::string format_text;  // the schema, GBNF, or the pattern of the whole text
   bool strict_schema = false;
   std::string reasoning_effort;                  // empty: not given
   std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning
@@ -40,6 +43,7 @@ struct ChatParams {
   std::optional<std::uint32_t> max_tokens;
   bool logprobs = false;
   bool return_token_ids = false;
+  bool skip_special_tokens = true;  // false: they are spelt in the answer
   std::uint32_t top_logprobs = 0;
   std::uint32_t num_choices = 1;
 };

@@ -46,8 +46,37 @@ void add_tokens(const v1::ChatDelta& delta, OrderedJson& list) {
 
 }  // namespace
 
-void ChatJson::note_model(const v1::ChatResponse& message) {
+void ChatJson::note(const v1::ChatResponse& message) {
   if (head_.model.empty()) head_.model = message.model();
+  if (!message.fingerprint().empty()) head_.fingerprint = message.fingerprint();
+  if (message.prompt_tokens() > 0) prompt_tokens_ = message.prompt_tokens();
+  if (form_.token_ids && message.prompt_ids_size() > 0) {
+    prompt_ids_.assign(message.prompt_ids().begin(), message.prompt_ids().end());
+  }
+  if (message.has_usage()) usage_ = message.usage();
+  for (const v1::ChatFinish& finish : message.finished()) add_timings(finish.timings(), timings_);
+}
+
+std::string ChatJson::usage_of(std::uint32_t choice) const {
+  const auto found = written_.find(choice);
+  const std::int64_t written = found == written_.end() ? 0 : found->second;
+  return dumped(OrderedJson{{"prompt_tokens", prompt_tokens_},
+                            {"completion_tokens", written},
+                            {"total_tokens", prompt_tokens_ + written}});
+}
+
+std::string ChatJson::timings() const {
+  if (!form_.timings) return "";
+  AnswerTimings timings = timings_;
+  timings.cached = usage_.cached_tokens();
+  timings.prompt = usage_.prompt_tokens() - usage_.cached_tokens();
+  timings.predicted = usage_.completion_tokens();
+  return ",\"timings\":" + dumped(timings_json(timings));
+}
+
+std::string ChatJson::take_prompt_ids() {
+  if (prompt_ids_.empty()) return "";
+  return ",\"prompt_token_ids\":" + dumped(OrderedJson(std::exchange(prompt_ids_, {})));
 }
 
 void ChatJson::begin(std::uint32_t choice, std::string& out) {
@@ -56,13 +85,18 @@ void ChatJson::begin(std::uint32_t choice, std::string& out) {
 }
 
 std::string ChatJson::event(std::uint32_t choice, OrderedJson delta, OrderedJson logprobs,
-                            OrderedJson finish_reason) const {
-  const OrderedJson json = {{"index", choice},
-                            {"delta", std::move(delta)},
-                            {"logprobs", std::move(logprobs)},
-                            {"finish_reason", std::move(finish_reason)}};
+                            OrderedJson finish_reason, const v1::ChatDelta* token_ids) {
+  OrderedJson json = {{"index", choice},
+                      {"delta", std::move(delta)},
+                      {"logprobs", std::move(logprobs)},
+                      {"finish_reason", std::move(finish_reason)}};
+  if (form_.token_ids && token_ids != nullptr) {
+    json["token_ids"] =
+        std::vector<std::int32_t>(token_ids->token_ids().begin(), token_ids->token_ids().end());
+  }
+  const std::string usage = form_.continuous_usage ? usage_of(choice) : "null";
   return server_sent_event(text_before_choices(head_, kChunk) + dumped(json) +
-                           text_after_choices(form_.include_usage ? "null" : ""));
+                           text_after_choices(form_.include_usage ? usage : "", take_prompt_ids()));
 }
 
 void ChatJson::add_reasoning(const std::string& text, OrderedJson& json) const {
@@ -73,10 +107,10 @@ void ChatJson::add_reasoning(const std::string& text, OrderedJson& json) const {
 
 std::string ChatJson::events(const v1::ChatResponse& message) {
   std::string out;
-  note_model(message);
-  if (message.has_usage()) usage_ = message.usage();
+  note(message);
   for (const v1::ChatDelta& delta : message.deltas()) {
     begin(delta.choice(), out);
+    if (form_.continuous_usage) written_[delta.choice()] += delta.token_ids_size();
     OrderedJson json = OrderedJson::object();
     add_reasoning(delta.reasoning(), json);
     if (!delta.content().empty()) json["content"] = delta.content();
@@ -87,7 +121,8 @@ std::string ChatJson::events(const v1::ChatResponse& message) {
     add_tokens(delta, tokens);
     const bool has_tokens = form_.logprobs && !delta.content().empty();
     out += event(delta.choice(), std::move(json),
-                 has_tokens ? OrderedJson{{"content", std::move(tokens)}} : OrderedJson(), nullptr);
+                 has_tokens ? OrderedJson{{"content", std::move(tokens)}} : OrderedJson(), nullptr,
+                 &delta);
   }
   for (const v1::ChatFinish& finish : message.finished()) {
     begin(finish.choice(), out);
@@ -99,8 +134,9 @@ std::string ChatJson::events(const v1::ChatResponse& message) {
 
 std::string ChatJson::last_events() const {
   std::string out;
-  if (form_.include_usage) {
-    out = server_sent_event(text_before_choices(head_, kChunk) + text_after_choices(usage()));
+  if (form_.include_usage || form_.timings) {
+    out = server_sent_event(text_before_choices(head_, kChunk) +
+                            text_after_choices(form_.include_usage ? usage() : "", timings()));
   }
   return out + server_sent_event("[DONE]");
 }
@@ -110,10 +146,12 @@ std::string ChatJson::usage() const {
 }
 
 grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
-  note_model(message);
-  if (message.has_usage()) usage_ = message.usage();
+  note(message);
   for (const v1::ChatDelta& delta : message.deltas()) {
     Choice& choice = choices_[delta.choice()];
+    if (form_.token_ids) {
+      choice.ids.insert(choice.ids.end(), delta.token_ids().begin(), delta.token_ids().end());
+    }
     choice.content += delta.content();
     choice.reasoning += delta.reasoning();
     gathered_ += delta.content().size() + delta.reasoning().size();
@@ -196,7 +234,9 @@ void ChatJson::write_choice(std::uint32_t index, Choice& choice, JsonPieces& out
   } else {
     out.raw("},\"logprobs\":null");
   }
-  out.raw(",\"finish_reason\":" + dumped(choice.finish_reason) + "}");
+  out.raw(",\"finish_reason\":" + dumped(choice.finish_reason));
+  if (form_.token_ids) out.raw(",\"token_ids\":" + dumped(OrderedJson(choice.ids)));
+  out.raw("}");
 }
 
 JsonPieces ChatJson::body() {
@@ -207,7 +247,7 @@ JsonPieces ChatJson::body() {
     out.raw(std::exchange(separator, ","));
     write_choice(index, choice, out);
   }
-  out.raw(text_after_choices(usage()));
+  out.raw(text_after_choices(usage(), timings() + take_prompt_ids()));
   choices_.clear();
   return out;
 }
@@ -243,11 +283,17 @@ grpc::Status complete_chat(const SharedExchange& exchange, const std::string& bo
       body, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, *request);
   if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
   const bool streams = request->streams;
+  const bool token_ids = request->params.return_token_ids;
+  // The ids of deltas say how many tokens they have.
+  if (streams && request->continuous_usage) request->params.return_token_ids = true;
   const auto chat =
       std::make_shared<ChatJson>(AnswerHead{chat_completion_id(exchange->request().request_id),
                                             unix_seconds(), request->params.base.model},
                                  ChatForm{.include_usage = request->include_usage,
+                                          .continuous_usage = request->continuous_usage,
                                           .logprobs = request->params.logprobs,
+                                          .token_ids = token_ids,
+                                          .timings = request->timings,
                                           .reasoning = reasoning});
   RequestMessage message(std::move(request));
   if (streams) {

@@ -26,7 +26,10 @@ namespace lintel {
 // What the form of an answer depends on.
 struct ChatForm {
   bool include_usage = false;
+  bool continuous_usage = false;  // in each event
   bool logprobs = false;
+  bool token_ids = false;
+  bool timings = false;
   ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
 };
 
@@ -49,15 +52,25 @@ class ChatJson {
     std::string content, reasoning;
     std::vector<v1::ToolCallDelta> calls;
     TokenRecord tokens;
+    std::vector<std::int32_t> ids;
     nlohmann::ordered_json finish_reason;
   };
 
-  void note_model(const v1::ChatResponse& message);
+  // Takes what a message says of the whole answer.
+  void note(const v1::ChatResponse& message);
   std::string usage() const;
+  // Of a choice so far.
+  std::string usage_of(std::uint32_t choice) const;
+  // Members of the whole answer, or of its last event.
+  std::string timings() const;
+  // The member of the first event, or of the whole answer. Takes the ids.
+  std::string take_prompt_ids();
   // A choice begins with its role.
   void begin(std::uint32_t choice, std::string& out);
+  // token_ids: null: the event has no such member.
   std::string event(std::uint32_t choice, nlohmann::ordered_json delta,
-                    nlohmann::ordered_json logprobs, nlohmann::ordered_json finish_reason) const;
+                    nlohmann::ordered_json logprobs, nlohmann::ordered_json finish_reason,
+                    const v1::ChatDelta* token_ids = nullptr);
   // Members of a message or a delta.
   void add_reasoning(const std::string& text, nlohmann::ordered_json& json) const;
   void write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const;
@@ -66,6 +79,10 @@ class ChatJson {
   AnswerHead head_;
   const ChatForm form_;
   v1::ChatUsage usage_;
+  std::int64_t prompt_tokens_ = 0;
+  std::vector<std::int32_t> prompt_ids_;
+  std::map<std::uint32_t, std::int64_t> written_;  // tokens of the choices, for usage in each event
+  AnswerTimings timings_;
   std::set<std::uint32_t> begun_;
   std::map<std::uint32_t, Choice> choices_;
   std::size_t gathered_ = 0;  // bytes of texts

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -56,8 +57,17 @@ class ChoiceText {
   // first_offset: characters before the text, in what offsets count.
   ChoiceText(TextForm form, bool logprobs, std::size_t first_offset)
       : form_(form), logprobs_(logprobs), first_offset_(first_offset) {}
+  // From now on take() gives the ids of tokens, and once those of the prompt.
+  void keep_ids(std::vector<std::int32_t> prompt) {
+    prompt_ids_ = std::move(prompt);
+    ids_.emplace();
+  }
 
   void add(const v1::Chunk& chunk) {
+    written_ += chunk.source() == v1::VALUE_SOURCE_PROMPT ? 0 : chunk.tokens_size();
+    if (ids_ && chunk.source() != v1::VALUE_SOURCE_PROMPT) {
+      ids_->insert(ids_->end(), chunk.tokens().begin(), chunk.tokens().end());
+    }
     for (int i = 0; i < chunk.tokens_size(); ++i) {
       const std::size_t num_before = utf8_.num_characters();
       add_token(chunk, i);
@@ -84,8 +94,11 @@ class ChoiceText {
 
   // That are held.
   std::size_t bytes() const {
-    return text_.size() + tokens_.bytes() + offsets_.size() * sizeof(offsets_.front());
+    const std::size_t ids = prompt_ids_.size() + (ids_ ? ids_->size() : 0);
+    return text_.size() + tokens_.bytes() + offsets_.size() * sizeof(offsets_.front()) +
+           ids * sizeof(std::int32_t);
   }
+  std::int64_t written() const { return written_; }  // tokens
   bool is_empty() const { return text_.empty() && tokens_.empty(); }
 
   // As JSON, what came since the last time: {"text":...,"index":...,"logprobs":...,
@@ -107,6 +120,12 @@ class ChoiceText {
     if (window_ > 0) {
       rest += ",\"window\":" + std::to_string(window_) +
               ",\"window_restarts\":" + std::to_string(window_restarts_);
+    }
+    if (ids_) {
+      rest += ",\"token_ids\":" + dumped(nlohmann::json(std::exchange(*ids_, {})));
+      if (!prompt_ids_.empty()) {
+        rest += ",\"prompt_token_ids\":" + dumped(nlohmann::json(std::exchange(prompt_ids_, {})));
+      }
     }
     out.raw(rest + '}');
   }
@@ -250,7 +269,10 @@ class ChoiceText {
   TokenRecord tokens_;               // where there are logprobs
   std::deque<std::size_t> offsets_;  // of these in the text
   std::optional<double> log2_evidence_;
-  std::int64_t window_ = 0;  // 0: none, or not known yet
+  std::int64_t written_ = 0;
+  std::vector<std::int32_t> prompt_ids_;
+  std::optional<std::vector<std::int32_t>> ids_;  // since the last take(); none: nobody wants them
+  std::int64_t window_ = 0;                       // 0: none, or not known yet
   std::int64_t window_restarts_ = 0;
 };
 
@@ -326,7 +348,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
                    if (!status.ok()) return self->exchange_->answer(openai_answer(status));
                    const grpc::Status fits = self->take_model(static_cast<const v1::Model&>(model));
                    if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
-                   self->next_prompt();
+                   self->tokenize();
                  });
   }
 
@@ -334,10 +356,52 @@ class Completion : public std::enable_shared_from_this<Completion> {
   class PromptExchange;
   class PromptAnswer;
 
+  // Texts whose ids the request needs, one after the other; then the first prompt runs.
+  void tokenize() {
+    v1::TokenizeRequest asked;
+    asked.set_model(request_.settings.model);
+    const bool is_bias = next_bias_ < request_.text_biases.size();
+    if (is_bias) {
+      asked.set_text(request_.text_biases[next_bias_].first);
+    } else {
+      request_.settings.sampling.logit_bias.merge(text_biases_);
+      const bool needs_ids = request_.token_ids || request_.continuous_usage;
+      while (needs_ids && prompt_ids_.size() < request_.prompts.size() &&
+             !(form_ == TextForm::kText && request_.prompts[prompt_ids_.size()].has_text())) {
+        prompt_ids_.push_back(ids_of(request_.prompts[prompt_ids_.size()]));
+      }
+      if (!needs_ids || prompt_ids_.size() == request_.prompts.size()) return next_prompt();
+      asked.set_text(request_.prompts[prompt_ids_.size()].bytes);
+      asked.set_add_special(true);
+    }
+    calls_.unary(exchange_, "lintel.v1.ModelService/Tokenize", RequestMessage::of(std::move(asked)),
+                 [self = shared_from_this(), is_bias](const grpc::Status& status,
+                                                      const google::protobuf::Message& answer) {
+                   if (!status.ok()) return self->exchange_->answer(openai_answer(status));
+                   const auto& ids = static_cast<const v1::TokenizeResponse&>(answer).ids();
+                   if (is_bias) {
+                     const float bias = self->request_.text_biases[self->next_bias_++].second;
+                     for (const std::int32_t id : ids) self->text_biases_[id] = bias;
+                   } else {
+                     self->prompt_ids_.emplace_back(ids.begin(), ids.end());
+                   }
+                   self->tokenize();
+                 });
+  }
+
+  // Of a prompt whose tokens are known without the service.
+  static std::vector<std::int32_t> ids_of(const api::Values& prompt) {
+    if (!prompt.has_text()) return prompt.ids;
+    std::vector<std::int32_t> ids;
+    for (const char byte : prompt.bytes) ids.push_back(static_cast<unsigned char>(byte));
+    return ids;
+  }
+
   // A request without a name means the one that is there. The answer has the name that was sent.
   grpc::Status take_model(const v1::Model& model) {
     head_.model = request_.settings.model.empty() ? model.name() : request_.settings.model;
     request_.settings.model = model.name();
+    head_.fingerprint = model.fingerprint();
     if (model.modality() == "bytes") {
       form_ = TextForm::kBytes;
     } else if (!model.tokenizer().empty()) {
@@ -371,7 +435,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
       choices_[i]->text.take(i, choices_[i]->finish_reason, body);
       choices_[i].reset();
     }
-    body.raw(text_after_choices(usage()));
+    body.raw(text_after_choices(usage(), timings()));
     return answer_with(*exchange_, std::move(body), kept_);
   }
 
@@ -381,6 +445,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
     prompt_tokens_ += size.tokens;
     counts_prompt_ = form_ == TextForm::kText && request_.prompts[prompt_].has_text();
     cached_of_prompt_ = 0;
+    earlier_prompt_ms_ += std::exchange(timings_.prompt_ms, 0);
+    earlier_predicted_ms_ += std::exchange(timings_.predicted_ms, 0);
     texts_.clear();
     // More than the server takes of one request are refused by it before there is a sample.
     constexpr std::uint32_t kMostChoices = 65'536;
@@ -391,13 +457,14 @@ class Completion : public std::enable_shared_from_this<Completion> {
     for (std::uint32_t i = 0; i < count; ++i) {
       texts_.emplace_back(form_, request_.logprobs,
                           request_.settings.echo_prompt ? 0 : size.characters);
+      if (request_.token_ids) texts_.back().keep_ids(prompt_ids_[prompt_]);
     }
     if (!request_.streams) {
       choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
     }
   }
 
-  // Returns the choices that the message brings forward, as JSON, where they stream.
+  // Returns the events of the choices that the message brings forward, where they stream.
   std::vector<std::string> take_message(const v1::GenerateResponse& message) {
     std::vector<std::string> pieces;
     for (const v1::Chunk& chunk : message.chunks()) {
@@ -409,7 +476,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
         candidate.tokens += chunk.tokens_size();
       }
       if (request_.streams && !text.is_empty()) {
-        pieces.push_back(text.take(choice_index(chunk.sample()), ""));
+        pieces.push_back(event(text.take(choice_index(chunk.sample()), ""), text));
       }
     }
     for (const v1::SampleFinish& finish : message.finished()) take_finish(finish, pieces);
@@ -422,6 +489,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     ChoiceText& text = texts_.at(finish.sample());
     text.end(finish);
     completion_tokens_ += finish.generated_tokens();
+    add_timings(finish.timings(), timings_);
     if (std::exchange(counts_prompt_, false)) {
       prompt_tokens_ += finish.prompt_tokens() + finish.cached_tokens() + finish.skipped_tokens();
     }
@@ -434,7 +502,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     }
     const std::uint32_t index = choice_index(finish.sample());
     if (request_.streams) {
-      pieces.push_back(text.take(index, finish_reason_name(finish.reason())));
+      pieces.push_back(event(text.take(index, finish_reason_name(finish.reason())), text));
     } else {
       keep(index, text, finish_reason_name(finish.reason()));
     }
@@ -469,10 +537,27 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   std::string before_choices() const { return text_before_choices(head_, "text_completion"); }
 
-  // An event of a stream.
-  std::string event(const std::string& choice) const {
-    return server_sent_event(before_choices() + choice +
-                             text_after_choices(request_.include_usage ? "null" : ""));
+  // An event of a stream, of a choice.
+  std::string event(const std::string& choice, const ChoiceText& text) const {
+    std::string usage = request_.include_usage ? "null" : "";
+    if (request_.continuous_usage) {
+      const auto prompt = static_cast<std::int64_t>(prompt_ids_[prompt_].size());
+      usage = dumped(nlohmann::ordered_json{{"prompt_tokens", prompt},
+                                            {"completion_tokens", text.written()},
+                                            {"total_tokens", prompt + text.written()}});
+    }
+    return server_sent_event(before_choices() + choice + text_after_choices(usage));
+  }
+
+  std::string timings() const {
+    if (!request_.timings) return "";
+    AnswerTimings timings = timings_;
+    timings.prompt_ms += earlier_prompt_ms_;
+    timings.predicted_ms += earlier_predicted_ms_;
+    timings.cached = cached_tokens_;
+    timings.prompt = prompt_tokens_ - cached_tokens_;
+    timings.predicted = completion_tokens_;
+    return ",\"timings\":" + dumped(timings_json(timings));
   }
 
   std::string usage() const {
@@ -489,7 +574,12 @@ class Completion : public std::enable_shared_from_this<Completion> {
   const RequestMemory::Charge memory_;  // of it, and of the prompts' calls after the first
   AnswerHead head_;
   TextForm form_ = TextForm::kIds;
-  std::size_t prompt_ = 0;  // that runs
+  std::size_t prompt_ = 0;                             // that runs
+  std::map<std::int32_t, float> text_biases_;          // by token: the last one counts
+  std::size_t next_bias_ = 0;                          // of text_biases
+  std::vector<std::vector<std::int32_t>> prompt_ids_;  // where they are needed
+  AnswerTimings timings_;                              // of the prompt that runs
+  double earlier_prompt_ms_ = 0, earlier_predicted_ms_ = 0;
   std::vector<ChoiceText> texts_;
   // Where choices are chosen from them: how likely each sample is by its mean log2-probability.
   struct Candidate {
@@ -555,9 +645,9 @@ class Completion::PromptAnswer final : public StreamAnswer {
   HttpAnswer head() override { return server_sent_head(openai_protocol()); }
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     Completion& completion = *completion_;
-    for (const std::string& choice :
+    for (const std::string& event :
          completion.take_message(static_cast<const v1::GenerateResponse&>(message))) {
-      out += completion.event(choice);
+      out += event;
     }
     return grpc::Status::OK;
   }
@@ -566,9 +656,11 @@ class Completion::PromptAnswer final : public StreamAnswer {
     if (!status.ok()) return server_sent_event(openai_answer(status).body);
     if (++completion.prompt_ < completion.request_.prompts.size()) return "";
     std::string last;
-    if (completion.request_.include_usage) {
-      last =
-          server_sent_event(completion.before_choices() + text_after_choices(completion.usage()));
+    const bool has_usage = completion.request_.include_usage;
+    if (has_usage || completion.request_.timings) {
+      last = server_sent_event(
+          completion.before_choices() +
+          text_after_choices(has_usage ? completion.usage() : "", completion.timings()));
     }
     return last + server_sent_event("[DONE]");
   }
@@ -615,6 +707,10 @@ void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest reque
     // Of the prompts after the first, whose call is charged by itself.
     if (&prompt != &request.prompts.front()) call = std::max(call, bytes_of_call(request, prompt));
     bytes += api::held_bytes(prompt);
+    if (request.token_ids || request.continuous_usage) {
+      bytes += (1 + request.num_samples) * static_cast<std::size_t>(prompt.size()) *
+               sizeof(std::int32_t);
+    }
   }
   bytes += call;
   if (const RequestRefusal refusal = memory.add(bytes)) {

@@ -56,8 +56,15 @@ std::string read_prompt(const Json& value, CompletionRequest& request) {
   return "";
 }
 
-std::string read_suffix(const Json&, CompletionRequest&) {
+std::string read_suffix(const Json& value, CompletionRequest&) {
+  if (value == "") return "";
   return "is not served: models here continue a prompt, and fill no gaps";
+}
+
+std::string read_skip_special_tokens(const Json& value, CompletionRequest&) {
+  bool skips = true;
+  std::string wrong = MemberReader<Json>{value}.read(skips);
+  return wrong.empty() && !skips ? "false is not served here: chats spell special tokens" : wrong;
 }
 
 struct Member {
@@ -76,8 +83,32 @@ constexpr Member kOwnMembers[] = {
     {"stream",
      [](const Json& v, CompletionRequest& r) { return MemberReader<Json>{v}.read(r.streams); }},
     {"stream_options",
-     [](const Json& v, CompletionRequest& r) { return read_stream_options(v, r.include_usage); }},
+     [](const Json& v, CompletionRequest& r) {
+       StreamOptions options;
+       std::string wrong = read_stream_options(v, options, r.ignored);
+       r.include_usage = options.include_usage;
+       r.continuous_usage = options.continuous_usage;
+       return wrong;
+     }},
+    {"logit_bias",
+     [](const Json& v, CompletionRequest& r) {
+       return read_logit_bias(v, r.settings.sampling.logit_bias, r.text_biases);
+     }},
+    {"return_token_ids",
+     [](const Json& v, CompletionRequest& r) { return MemberReader<Json>{v}.read(r.token_ids); }},
+    {"skip_special_tokens", read_skip_special_tokens},
+    {"timings_per_token",
+     [](const Json& v, CompletionRequest& r) { return MemberReader<Json>{v}.read(r.timings); }},
 };
+
+const std::vector<std::string_view>& served_completion_members() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> own;
+    for (const Member& member : kOwnMembers) own.push_back(member.name);
+    return served_names(&RequestField::completions, std::move(own));
+  }();
+  return names;
+}
 
 // Not empty: what is wrong with the member.
 std::string read_member(const std::string& name, const Json& value, CompletionRequest& request) {
@@ -87,7 +118,9 @@ std::string read_member(const std::string& name, const Json& value, CompletionRe
   bool is_known = false;
   std::string wrong =
       read_field(&RequestField::completions, name, value, request.settings, is_known);
-  return is_known ? wrong : "is not a parameter of this server";
+  if (is_known) return wrong;
+  return pass_unknown("", name, value, UnservedMember::kCompletions, served_completion_members(),
+                      request.ignored);
 }
 
 // As many samples as choices are chosen from. Not empty: what is wrong with best_of.
@@ -127,7 +160,8 @@ std::optional<CompletionRequest> read_completion_request(const Json& body, OpenA
     return refuse("stream_options", "goes with stream");
   }
   api::GenerateParams& settings = request.settings;
-  if (!settings.max_new_tokens) settings.max_new_tokens = kDefaultMaxTokens;
+  const bool is_unlimited = body.contains("max_tokens") && body["max_tokens"] == -1;
+  if (!settings.max_new_tokens && !is_unlimited) settings.max_new_tokens = kDefaultMaxTokens;
   request.num_choices = settings.num_samples.value_or(1);
   const std::string wrong = settle_best_of(body, request);
   if (!wrong.empty()) return refuse("best_of", wrong);

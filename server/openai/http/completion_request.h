@@ -15,6 +15,8 @@
 #include "lintel/v1/generation.pb.h"
 #include "server/api/params/generate_params.h"
 #include "server/openai/json.h"
+#include "server/openai/members.h"
+#include "server/rpc/ignored_members.h"
 
 namespace lintel {
 
@@ -25,10 +27,16 @@ struct CompletionRequest {
   std::uint32_t num_samples = 1;     // of which those are the most likely ones
   bool logprobs = false;
   bool streams = false;
-  bool include_usage = false;  // at the end of a stream
+  bool include_usage = false;     // at the end of a stream
+  bool continuous_usage = false;  // and in each event
+  bool token_ids = false;         // choices have those of the prompt and their own
+  bool timings = false;           // the answer has them
+  TextBiases text_biases;         // which no request of lintel.v1 has: their tokens have them
+  IgnoredMembers ignored;
 };
 
-// What the API expresses is checked here: types, and that a member is one of those that are served.
+// What the API expresses is checked here: types, and members that change the answer and are not
+// served.
 // Ranges are checked where every request's are. Nothing: `error` says why.
 std::optional<CompletionRequest> read_completion_request(const nlohmann::json& body,
                                                          OpenAiError& error);

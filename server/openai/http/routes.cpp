@@ -17,6 +17,7 @@
 #include "server/openai/http/errors.h"
 #include "server/openai/http/prompt_routes.h"
 #include "server/openai/http/responses.h"
+#include "server/rpc/ignored_members.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -112,7 +113,7 @@ void get_model(HttpCalls& calls, const SharedExchange& exchange) {
 }
 
 grpc::Status read_completion(const SharedExchange& exchange, const std::string& body,
-                             JsonBudget& budget, HttpCalls& calls) {
+                             JsonBudget& budget, HttpCalls& calls, bool refuses_unknown_members) {
   std::optional<CompletionRequest> request;
   OpenAiError error;
   {
@@ -122,6 +123,13 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
     request = read_completion_request(object, error);
   }
   if (request) {
+    std::string ignored;
+    const grpc::Status passed = request->ignored.report(refuses_unknown_members, ignored);
+    if (!passed.ok()) {
+      exchange->answer(openai_answer(passed));
+      return grpc::Status::OK;
+    }
+    if (!ignored.empty()) exchange->add_header(kIgnoredHeader, std::move(ignored));
     complete(exchange, calls, *std::move(request));
   } else {
     exchange->answer(openai_answer(error));
@@ -132,7 +140,7 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
 }  // namespace
 
 void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
-                       ChatReasoningField reasoning) {
+                       OpenAiOptions options) {
   created_time();
   const auto add = [&](const char* method, const char* path, HttpHandler handle) {
     routes.add({method, path, std::move(handle)});
@@ -143,19 +151,19 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
   // A name may have a slash, as it is or percent-encoded.
   add("GET", "/v1/models/{*}",
       [&calls](const SharedExchange& exchange) { get_model(calls, exchange); });
-  add("POST", "/v1/completions", [&calls, &bodies](const SharedExchange& exchange) {
+  add("POST", "/v1/completions", [&calls, &bodies, options](const SharedExchange& exchange) {
     bodies.read(
         exchange,
-        [exchange, &calls](const std::string& body, JsonBudget& budget) {
-          return read_completion(exchange, body, budget, calls);
+        [exchange, &calls, options](const std::string& body, JsonBudget& budget) {
+          return read_completion(exchange, body, budget, calls, options.refuses_unknown_members);
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });
-  add("POST", "/v1/chat/completions", [&calls, &bodies, reasoning](const SharedExchange& exchange) {
+  add("POST", "/v1/chat/completions", [&calls, &bodies, options](const SharedExchange& exchange) {
     bodies.read(
         exchange,
-        [exchange, &calls, reasoning](const std::string& body, JsonBudget& budget) {
-          return complete_chat(exchange, body, budget, calls, reasoning);
+        [exchange, &calls, options](const std::string& body, JsonBudget& budget) {
+          return complete_chat(exchange, body, budget, calls, options.reasoning);
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });

@@ -4,12 +4,19 @@
 
 #include "server/http/transport/body_work.h"
 #include "server/http/transport/http_calls.h"
+#include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
 
 namespace lintel {
 
+struct OpenAiOptions {
+  ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
+  // Of completions; the services of chats and responses know it.
+  bool refuses_unknown_members = false;
+};
+
 // `calls` and `bodies` outlive the routes.
 void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
-                       ChatReasoningField reasoning);
+                       OpenAiOptions options);
 
 }  // namespace lintel

@@ -196,7 +196,8 @@ std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
   auto& [models, model_aliases, late_system, listen, replica_id, connections, http, security,
          request_memory_bytes, identity, sessions, prefixes, durable, shared, initial_states,
-         streaming, logging, monitoring, print_numerics, pulled_model, serves_packaged_models,
+         streaming, refuses_unknown_members, logging, monitoring, print_numerics, pulled_model,
+         serves_packaged_models,
          http_is_default] = options;
   add_models(models, fields);
   fields.add("model_aliases", model_aliases);
@@ -227,6 +228,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   auto& [chunk_interval_ms, outbox_tokens] = streaming;
   fields.add("streaming.chunk_interval_ms", chunk_interval_ms);
   fields.add("streaming.outbox_tokens", outbox_tokens);
+  fields.add("refuses_unknown_members", refuses_unknown_members);
   auto& [level, json] = logging;
   fields.add("logging.level", level);
   fields.add("logging.json", json);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai/chat_request.h"
 
+#include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -43,7 +45,7 @@ TEST_CASE("every member of a chat completion is served, ignored or refused by na
     CHECK(wrong_with(name, "x").empty());
   }
   for (const char* const name : {"audio", "prediction", "web_search_options", "moderation",
-                                 "functions", "function_call", "chat_template", "no_such"}) {
+                                 "functions", "function_call", "chat_template"}) {
     CHECK_THAT(wrong_with(name, "x"), Contains(std::string(name) + ": is"));
     CHECK(wrong_with(name, nullptr).empty());  // as if it were not there
   }
@@ -74,7 +76,173 @@ TEST_CASE("a schema's integers beyond 64 bits keep their digits") {
   CHECK(request.format_text == schema);
 }
 
-TEST_CASE("members of response_format: those of no row are refused by name, null is none") {
+// The names that a body is read without.
+std::string ignored_in(const Json& body) {
+  ChatRequest request;
+  read_chat_request(body.dump(), "", {}, request);
+  INFO(request.status.error_message());
+  CHECK(request.status.ok());
+  std::string header;
+  CHECK(request.ignored.report(/*refuses=*/false, header).ok());
+  return header;
+}
+std::string ignored_with(const char* name, const Json& value) {
+  Json body = valid();
+  body[name] = value;
+  return ignored_in(body);
+}
+
+TEST_CASE("members that no row has are ignored and named") {
+  CHECK(ignored_in(valid()).empty());
+  Json body = valid();
+  body["logit_scale"] = 2;
+  body["id_slot"] = -1;
+  body["nothing"] = nullptr;
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}, {"chunks", 3}, {"none", nullptr}};
+  CHECK(ignored_in(body) == "logit_scale, id_slot, stream_options.chunks");
+  // Those that are read and have no effect are not among them.
+  CHECK(ignored_with("user", "a").empty());
+}
+
+TEST_CASE("members that change the answer and are not served are refused, but for neutral values") {
+  CHECK_THAT(wrong_with("best_of", 2), Contains("best_of: changes the answer and is not served"));
+  CHECK(ignored_with("best_of", 1) == "best_of");
+  CHECK_THAT(wrong_with("mirostat", 2), Contains("mirostat: changes the answer"));
+  CHECK(ignored_with("mirostat", 0) == "mirostat");
+  CHECK(ignored_with("typical_p", 1.0) == "typical_p");
+  CHECK_THAT(wrong_with("n_predict", 10), Contains("max_tokens is"));
+  CHECK_THAT(wrong_with("truncate_prompt_tokens", 10), Contains("changes the answer"));
+  CHECK(wrong_with("truncate_prompt_tokens", nullptr).empty());
+}
+
+TEST_CASE("a slip in a name is refused with the name that it is for") {
+  CHECK(wrong_with("temprature", 1) ==
+        "temprature: is not a parameter of this server: did you mean temperature?");
+  CHECK_THAT(wrong_with("max_token", 1), Contains("did you mean max_tokens?"));
+  CHECK_THAT(wrong_with("stream_options", {{"inclde_usage", true}}),
+             Contains("did you mean include_usage?"));
+  CHECK_THAT(wrong_with("lintel", {{"cahce", false}}), Contains("'cahce'"));  // its own
+  // Names of fewer letters are too near to others.
+  CHECK(ignored_with("sed", 1) == "sed");
+}
+
+TEST_CASE("members of other servers: -1, false and the empty text ask for nothing") {
+  api::ChatParams request;
+  Json body = valid();
+  body["max_tokens"] = -1;
+  body["max_completion_tokens"] = -1;
+  body["top_k"] = -1;
+  body["stop"] = "";
+  REQUIRE(read(body.dump(), request).empty());
+  CHECK_FALSE(request.max_tokens);
+  CHECK_FALSE(request.base.sampling.top_k);
+  CHECK(request.base.stop.strings.empty());
+  CHECK_THAT(wrong_with("max_tokens", -2), Contains("whole number"));
+  CHECK_THAT(wrong_with("top_k", -2), Contains("whole number"));
+  CHECK_THAT(wrong_with("frequency_penalty", ""), Contains("is not a number"));
+}
+
+TEST_CASE("members of other servers: stops, special tokens and ids") {
+  api::ChatParams request;
+  Json body = valid();
+  body["ignore_eos"] = true;
+  body["min_tokens"] = 5;
+  body["stop_token_ids"] = {3, 4};
+  body["include_stop_str_in_output"] = true;
+  body["skip_special_tokens"] = false;
+  body["return_token_ids"] = true;
+  REQUIRE(read(body.dump(), request).empty());
+  CHECK(request.base.stop.ignore_eos);
+  CHECK(request.base.stop.min_tokens == 5);
+  CHECK(request.base.stop.token_ids == std::vector<std::int32_t>{3, 4});
+  CHECK(request.base.stop.include_in_output);
+  CHECK_FALSE(request.skip_special_tokens);
+  CHECK(request.return_token_ids);
+  body["response_format"] = {{"type", "json_object"}};
+  CHECK_THAT(wrong_with(body.dump()),
+             Contains("ignore_eos: cannot be combined with response_format"));
+}
+
+TEST_CASE("logit_bias has tokens by their ids or texts, in OpenAI's form and llama.cpp's") {
+  using Texts = std::vector<std::pair<std::string, float>>;
+  const auto read_biases = [](const char* text) {
+    Json body = valid();
+    body["logit_bias"] = Json::parse(text);
+    api::ChatParams request;
+    const std::string wrong = read(body.dump(), request);
+    INFO(wrong);
+    CHECK(wrong.empty());
+    return std::pair(request.base.sampling.logit_bias, request.text_biases);
+  };
+  using Ids = std::map<std::int32_t, float>;
+  CHECK(read_biases(R"({"7": 2, " Hello": -1.5})") ==
+        std::pair(Ids{{7, 2}}, Texts{{" Hello", -1.5}}));
+  CHECK(read_biases(R"([[7, 2], ["7", 1], ["a", false], [9, false]])") ==
+        std::pair(Ids{{7, 2}, {9, -10000}}, Texts{{"7", 1}, {"a", -10000}}));
+  CHECK(read_biases("[]") == std::pair(Ids{}, Texts{}));
+  CHECK_THAT(wrong_with("logit_bias", Json::parse("[[1]]")), Contains("pairs"));
+  CHECK_THAT(wrong_with("logit_bias", Json::parse("[[-1, 2]]")), Contains("-1, which is no token"));
+  CHECK_THAT(wrong_with("logit_bias", Json::parse(R"([["", 2]])")), Contains("0 bytes"));
+  CHECK_THAT(wrong_with("logit_bias", Json::parse("[[1, true]]")), Contains("not a number"));
+  Json many = Json::array();
+  for (int i = 0; i <= 64; ++i) many.push_back({"t" + std::to_string(i), 1});
+  CHECK_THAT(wrong_with("logit_bias", many), Contains("more than 64 texts"));
+}
+
+TEST_CASE("structured_outputs and guided_ members say what the text is") {
+  using Format = api::ChatParams::Format;
+  const auto read_format = [](const char* name, const char* text) {
+    Json body = valid();
+    body[name] = Json::parse(text);
+    api::ChatParams request;
+    const std::string wrong = read(body.dump(), request);
+    INFO(wrong);
+    CHECK(wrong.empty());
+    return std::pair(request.format, request.format_text);
+  };
+  const std::pair choices(Format::kGrammar, std::string(R"(root ::= "a\"b" | "c\nd")"));
+  CHECK(read_format("guided_choice", R"(["a\"b", "c\nd"])") == choices);
+  CHECK(read_format("structured_outputs", R"({"choice": ["a\"b", "c\nd"]})") == choices);
+  const std::pair pattern(Format::kPattern, std::string("[a-z]+"));
+  CHECK(read_format("guided_regex", R"("[a-z]+")") == pattern);
+  CHECK(read_format("structured_outputs", R"({"regex": "[a-z]+", "json": null})") == pattern);
+  const std::pair schema(Format::kJsonSchema, std::string(R"({"type":"object"})"));
+  CHECK(read_format("guided_json", R"({"type": "object"})") == schema);
+  CHECK(read_format("guided_json", R"("{\"type\":\"object\"}")") == schema);
+  CHECK(read_format("structured_outputs", R"({"json": {"type": "object"}})") == schema);
+  CHECK(read_format("guided_grammar", R"("root ::= \"a\"")").first == Format::kGrammar);
+  CHECK(read_format("structured_outputs", R"({"grammar": "root ::= \"a\""})").first ==
+        Format::kGrammar);
+  CHECK(read_format("structured_outputs", R"({"json_object": true})").first == Format::kJsonObject);
+  CHECK(ignored_with("structured_outputs", {{"regex", "a"}, {"disable_any_whitespace", true}}) ==
+        "structured_outputs.disable_any_whitespace");
+  CHECK_THAT(wrong_with("structured_outputs", {{"regex", "a"}, {"choice", {"b"}}}),
+             Contains("one of them is taken"));
+  CHECK_THAT(wrong_with("structured_outputs", {{"structural_tag", "a"}}),
+             Contains("structural_tag, which is not served"));
+  CHECK_THAT(wrong_with("structured_outputs", Json::object()), Contains("has none of"));
+  CHECK_THAT(wrong_with("guided_choice", Json::array()), Contains("list of texts"));
+  Json both = valid();
+  both["guided_regex"] = "a";
+  both["grammar"] = "root ::= \"a\"";
+  CHECK_THAT(wrong_with(both.dump()), Contains("guided_regex: cannot be combined with grammar"));
+}
+
+TEST_CASE("enable_thinking is one of chat_template_kwargs") {
+  api::ChatParams request;
+  Json body = valid();
+  body["enable_thinking"] = false;
+  REQUIRE(read(body.dump(), request).empty());
+  CHECK(request.kwargs["enable_thinking"] == false);
+  CHECK(request.kwargs["thinking"] == false);
+  body["chat_template_kwargs"] = {{"enable_thinking", true}};
+  CHECK_THAT(wrong_with(body.dump()),
+             Contains("enable_thinking: is not equal to chat_template_kwargs.enable_thinking"));
+  CHECK_THAT(wrong_with("enable_thinking", "no"), Contains("is not true or false"));
+}
+
+TEST_CASE("members of response_format: those of no row are ignored, null is none") {
   const auto format = [](const char* text) {
     return wrong_with("response_format", Json::parse(text));
   };
@@ -84,14 +252,17 @@ TEST_CASE("members of response_format: those of no row are refused by name, null
   CHECK(format(R"({"type": "json_schema", "json_schema": {"name": "n", "description": "d",
       "schema": {}, "strict": true, "x": null}})")
             .empty());
-  for (const char* const wrong :
-       {R"({"type": "text", "no_such": 1})", R"({"type": "json_object", "no_such": 1})",
-        R"({"type": "json_schema", "json_schema": {"schema": {}}, "no_such": 1})",
-        R"({"type": "json_schema", "json_schema": {"schema": {}, "no_such": 1}})"}) {
-    INFO(wrong);
-    CHECK_THAT(format(wrong), Contains("response_format: has 'no_such'"));
-  }
-  CHECK_THAT(format(R"({"type": "json_object", "json_schema": {}})"), Contains("'json_schema'"));
+  const auto ignored = [](const char* text) {
+    return ignored_with("response_format", Json::parse(text));
+  };
+  CHECK(ignored(R"({"type": "text", "no_such": 1})") == "response_format.no_such");
+  CHECK(ignored(R"({"type": "json_object", "no_such": 1})") == "response_format.no_such");
+  CHECK(ignored(R"({"type": "json_schema", "json_schema": {"schema": {}}, "no_such": 1})") ==
+        "response_format.no_such");
+  CHECK(ignored(R"({"type": "json_schema", "json_schema": {"schema": {}, "no_such": 1}})") ==
+        "response_format.json_schema.no_such");
+  CHECK_THAT(format(R"({"type": "json_object", "schemas": {}})"),
+             Contains("'schemas', which is not a parameter of this server: did you mean schema?"));
   CHECK_THAT(format(R"({"type": "json_schema", "json_schema": {"schema": null}})"),
              Contains("no json_schema.schema"));
 }
@@ -130,8 +301,6 @@ TEST_CASE("wrong values are refused with the member and the limit") {
   CHECK_THAT(
       wrong_with("tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})),
       Contains("function.name"));
-  CHECK_THAT(wrong_with("logit_bias", {{"1", 1}, {"x\n", 1}}),
-             Contains("has 'x?', which is not a token id"));
   CHECK_THAT(wrong_with("logit_bias", {{"7", "a"}}),
              Contains("has a bias of 7 that is not a number"));
 }

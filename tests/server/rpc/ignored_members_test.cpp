@@ -15,7 +15,7 @@ std::string header_of(const IgnoredMembers& ignored) {
   return header;
 }
 
-TEST_CASE("ignored members: a header names each once, in at most 2 KiB") {
+TEST_CASE("ignored members: a header names each once, in at most 2 KiB", "[threat-120]") {
   IgnoredMembers ignored;
   CHECK(header_of(ignored).empty());
   ignored.add("logit_scale");
@@ -34,7 +34,8 @@ TEST_CASE("ignored members: a header names each once, in at most 2 KiB") {
   CHECK_THAT(header, Catch::EndsWith(", ..."));
 }
 
-TEST_CASE("ignored members: a hostile name cannot break a header or a line of the log") {
+TEST_CASE("ignored members: a hostile name cannot break a header or a line of the log",
+          "[threat-120]") {
   IgnoredMembers ignored;
   ignored.add("a\r\nset-cookie: b, c");
   ignored.add("");

@@ -1001,8 +1001,8 @@ TEST_CASE("chat: an answer over gRPC says what ended it, and how long it took") 
   ChatServer server;
   ojson body = question("Hello", 40);
   const std::string text = server.answered(body)["choices"][0]["message"]["content"];
-  const auto finish_of = [&] {
-    const std::vector<v1::ChatResponse> messages = completed(server, body);
+  const auto finish_of = [&](TestServer& asked) {
+    const std::vector<v1::ChatResponse> messages = completed(asked, body);
     CHECK(messages.front().prompt_tokens() == messages.back().usage().prompt_tokens());
     CHECK(messages.front().prompt_tokens() > 0);
     for (std::size_t i = 1; i < messages.size(); ++i) CHECK(messages[i].prompt_tokens() == 0);
@@ -1013,7 +1013,7 @@ TEST_CASE("chat: an answer over gRPC says what ended it, and how long it took") 
     CHECK(seconds_of(finish.timings().per_token()) > 0);
     return finish;
   };
-  const v1::ChatFinish length = finish_of();
+  const v1::ChatFinish length = finish_of(server);
   CHECK(length.reason() == v1::CHAT_FINISH_REASON_LENGTH);
   CHECK(length.stop_string().empty());
   CHECK_FALSE(length.at_context_end());
@@ -1025,15 +1025,241 @@ TEST_CASE("chat: an answer over gRPC says what ended it, and how long it took") 
   while (end < text.size() && (text[end] & 0xC0) == 0x80) ++end;
   const std::string stop = text.substr(at, end - at);
   body["stop"] = ojson::array({"no such text", stop});
-  const v1::ChatFinish stopped = finish_of();
+  const v1::ChatFinish stopped = finish_of(server);
   CHECK(stopped.reason() == v1::CHAT_FINISH_REASON_STOP);
   CHECK(stopped.stop_string() == stop);
 
+  // A model with a context that the answer fills.
+  const TemporaryDirectory files, directory;
+  ModelConfig config = tiny_config(TinyModel::kTokens);
+  config.vocab_size = 300;
+  config.max_length = 200;
+  write_random_model(directory.path(), config, /*seed=*/3);
+  const std::string vocabulary = "rwkv_vocab_v20230424.txt";
+  std::filesystem::copy_file(
+      std::filesystem::path(LINTEL_TEST_DATA) / "golden/tokenizers/world" / vocabulary,
+      directory.path() / vocabulary);
+  TestServer bounded(ChatServer::options_with(files), ChatServer::clock(),
+                     {{"m", Transformer::load(directory.path(), {})}});
   body.erase("stop");
   body.erase("max_tokens");
-  const v1::ChatFinish full = finish_of();
+  const v1::ChatFinish full = finish_of(bounded);
   CHECK(full.reason() == v1::CHAT_FINISH_REASON_LENGTH);
   CHECK(full.at_context_end());
+}
+
+TEST_CASE("chat: members that are not known are ignored and named, or refused") {
+  ojson body = question("Hello", 2);
+  body["logit_scale"] = 2;
+  body["stream_options"] = {{"chunks", 1}};
+  const TemporaryDirectory files;
+  ServerOptions options = ChatServer::options_with(files);
+  options.http.cors_origins = {"https://page.example"};
+  const ojson completion = {{"model", "m"}, {"prompt", "a"}, {"max_tokens", 2}, {"no_such", 1}};
+  const ojson response = {
+      {"model", "m"}, {"input", "a"}, {"max_output_tokens", 16}, {"no_such", 1}};
+  const std::vector<std::pair<const char*, ojson>> others = {{"/v1/completions", completion},
+                                                             {"/v1/responses", response}};
+  SECTION("ignored") {
+    ChatServer server(options);
+    const int port = server.server().http_port();
+    for (const bool streams : {false, true}) {
+      body["stream"] = streams;
+      const HttpReply reply = server.chat(body);
+      INFO(reply.body);
+      CHECK(reply.status == 200);
+      CHECK(reply.header("lintel-ignored") == "logit_scale, stream_options.chunks");
+    }
+    CHECK(server.chat(question("Hello", 2)).header("lintel-ignored").empty());
+    for (const auto& [path, asked] : others) {
+      const HttpReply reply = post(port, path, asked.dump());
+      CHECK(reply.status == 200);
+      CHECK(reply.header("lintel-ignored") == "no_such");
+    }
+    const HttpReply page = post(port, "/v1/chat/completions", body.dump(), "application/json",
+                                "origin: https://page.example\r\n");
+    CHECK_THAT(std::string(page.header("access-control-expose-headers")),
+               Contains("lintel-ignored"));
+    const HttpReply slip = post(port, "/v1/completions", R"({"prompt": "a", "max_token": 1})");
+    CHECK(slip.status == 400);
+    CHECK(ojson::parse(slip.body)["error"]["param"] == "max_token");
+    CHECK_THAT(slip.body, Contains("did you mean max_tokens?"));
+    v1::ChatRequest request;
+    request.set_body(body.dump());
+    grpc::ClientContext context;
+    const auto reader = v1::ChatService::NewStub(server.channel())->Complete(&context, request);
+    for (v1::ChatResponse message; reader->Read(&message);) {
+    }
+    REQUIRE(reader->Finish().ok());
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto found = metadata.find("lintel-ignored");
+    REQUIRE(found != metadata.end());
+    CHECK(found->second == "logit_scale, stream_options.chunks");
+  }
+  SECTION("refused") {
+    options.refuses_unknown_members = true;
+    ChatServer server(options);
+    const HttpReply reply = server.chat(body);
+    CHECK(reply.status == 400);
+    const ojson error = ojson::parse(reply.body)["error"];
+    CHECK(error["param"] == "logit_scale");
+    CHECK(error["message"] == "logit_scale: is not a parameter of this server");
+    for (const auto& [path, asked] : others) {
+      const HttpReply refused = post(server.server().http_port(), path, asked.dump());
+      CHECK(refused.status == 400);
+      CHECK(ojson::parse(refused.body)["error"]["param"] == "no_such");
+    }
+    CHECK(server.chat(question("Hello", 2)).status == 200);
+  }
+}
+
+TEST_CASE("chat: max_tokens -1, top_k -1 and an empty stop ask for nothing") {
+  const TemporaryDirectory files;
+  ServerOptions options = ChatServer::options_with(files);
+  options.models.limits.chat_max_tokens = 30;
+  ChatServer server(options);
+  ojson body = question("Hello", 12);
+  const ojson plain = server.answered(body)["choices"];
+  body["top_k"] = -1;
+  body["stop"] = "";
+  CHECK(server.answered(body)["choices"] == plain);
+  body["max_tokens"] = -1;
+  ojson without = question("Hello");
+  without.erase("max_tokens");
+  CHECK(server.answered(body)["choices"] == server.answered(without)["choices"]);
+}
+
+TEST_CASE(
+    "chat: ids of tokens, usage in each event, timings and a fingerprint, as others have them") {
+  ChatServer server;
+  ojson body = question("Hello", 12);
+  body["return_token_ids"] = true;
+  body["timings_per_token"] = true;
+  const ojson whole = server.answered(body);
+  CHECK(whole["system_fingerprint"] == text_model()->fingerprint());
+  const std::size_t prompt = whole["usage"]["prompt_tokens"];
+  CHECK(whole["prompt_token_ids"].size() == prompt);
+  const ojson ids = whole["choices"][0]["token_ids"];
+  CHECK(ids.size() == 12);
+  const ojson& timings = whole["timings"];
+  CHECK(timings["predicted_n"] == 12);
+  CHECK(timings["prompt_n"].get<std::size_t>() + timings["cache_n"].get<std::size_t>() == prompt);
+  for (const char* const name :
+       {"prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_ms",
+        "predicted_per_token_ms", "predicted_per_second"}) {
+    CAPTURE(name);
+    CHECK(timings[name].get<double>() > 0);
+  }
+
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  std::vector<std::string> events = data_of(server.chat(body).body);
+  CHECK(events.back() == "[DONE]");
+  events.pop_back();
+  ojson streamed = ojson::array(), prompt_ids;
+  for (const std::string& event : events) {
+    const ojson json = ojson::parse(event);
+    CHECK(json["system_fingerprint"] == text_model()->fingerprint());
+    if (json.contains("prompt_token_ids")) {
+      CHECK(prompt_ids.is_null());
+      prompt_ids = json["prompt_token_ids"];
+    }
+    CHECK(json["usage"]["prompt_tokens"] == prompt);
+    if (json["choices"].empty()) {
+      CHECK(json["timings"]["predicted_n"] == 12);
+      continue;
+    }
+    for (const ojson& id : json["choices"][0].value("token_ids", ojson::array())) {
+      streamed.push_back(id);
+    }
+    CHECK(json["usage"]["completion_tokens"] == streamed.size());
+  }
+  CHECK(prompt_ids == whole["prompt_token_ids"]);
+  CHECK(streamed == ids);
+
+  // Unasked, an answer has none of it.
+  const ojson plain = server.answered(question("Hello", 2));
+  for (const char* const name : {"prompt_token_ids", "timings"}) CHECK_FALSE(plain.contains(name));
+  CHECK_FALSE(plain["choices"][0].contains("token_ids"));
+}
+
+TEST_CASE("chat: logit_bias takes tokens by their texts") {
+  ChatServer server;
+  ojson body = question("Hello", 12);
+  body["logit_bias"] = ojson::array({ojson::array({"a", 100})});
+  CHECK(server.answered(body)["choices"][0]["message"]["content"] == std::string(12, 'a'));
+  body["logit_bias"] = {{"b", 100}, {std::to_string('a' + 1), 1}};
+  CHECK(server.answered(body)["choices"][0]["message"]["content"] == std::string(12, 'b'));
+  body["logit_bias"] = ojson::array(
+      {ojson::array({"b", 100}), ojson::array({"a", 100.5}), ojson::array({"a", false})});
+  CHECK(server.answered(body)["choices"][0]["message"]["content"] == std::string(12, 'b'));
+}
+
+TEST_CASE("chat: stops of other servers: tokens, a least number, the stop kept, no end") {
+  ToolServer server;
+  ojson body = question("Hello", 40);
+  const std::string letter = "a";
+  const std::int32_t a = llama_text_model()->tokenizer()->encode(letter, {.add_special = false})[0];
+  const auto with_bias = [&](ojson more) {
+    ojson asked = body;
+    asked.update(more);
+    const ojson answer = server.answered(asked);
+    return std::pair(answer["choices"][0]["message"]["content"].get<std::string>(),
+                     answer["choices"][0]["finish_reason"].get<std::string>());
+  };
+  const std::string end = std::to_string(kLlamaEnd);
+  // The end token is what the model says, unless it is kept from it.
+  body["logit_bias"] = {{end, 200}, {std::to_string(a), 100}};
+  CHECK(with_bias({}) == std::pair(std::string(), std::string("stop")));
+  CHECK(with_bias({{"min_tokens", 7}}) == std::pair(std::string(7, 'a'), std::string("stop")));
+  CHECK(with_bias({{"ignore_eos", true}}) == std::pair(std::string(), std::string("length")));
+  const std::string spelt =
+      with_bias({{"ignore_eos", true}, {"skip_special_tokens", false}, {"max_tokens", 2}}).first;
+  CHECK(spelt == "<|end_of_text|><|end_of_text|>");
+  body["logit_bias"] = {{std::to_string(a), 200}};
+  CHECK(with_bias({{"stop_token_ids", {a}}}) == std::pair(std::string(), std::string("stop")));
+  CHECK(with_bias({{"stop_token_ids", {a}}, {"include_stop_str_in_output", true}}) ==
+        std::pair(letter, std::string("stop")));
+  CHECK(with_bias({{"stop", "aaa"}}) == std::pair(std::string(), std::string("stop")));
+  CHECK(with_bias({{"stop", "aaa"}, {"include_stop_str_in_output", true}}) ==
+        std::pair(std::string("aaa"), std::string("stop")));
+  CHECK(with_bias({{"stop", "aaa"}, {"min_tokens", 10}}) ==
+        std::pair(std::string(8, 'a'), std::string("stop")));
+  const HttpReply refused = post(server.server().http_port(), "/v1/chat/completions", [&] {
+    ojson asked = body;
+    asked["min_tokens"] = 41;
+    return asked.dump();
+  }());
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["message"] ==
+        "min_tokens: 41 is more than max_new_tokens, 40");
+}
+
+TEST_CASE("chat: structured_outputs and tokens of a grammar bind the text") {
+  ToolServer server;
+  const auto content = [&](const char* name, const ojson& value) {
+    ojson body = question("Yes or no?", 60);
+    body[name] = value;
+    return server.answered(body)["choices"][0]["message"]["content"].get<std::string>();
+  };
+  const std::string chosen = content("structured_outputs", {{"choice", {"a \"b\"", "c\\"}}});
+  CHECK((chosen == "a \"b\"" || chosen == "c\\"));
+  const std::string matched = content("guided_regex", "[a-c]{3}|x{5}y");
+  CHECK((matched == "xxxxxy" ||
+         (matched.size() == 3 && matched.find_first_not_of("abc") == std::string::npos)));
+  CHECK(content("guided_json", {{"const", "x"}}) == "\"x\"");
+  const std::int32_t a = llama_text_model()->tokenizer()->encode("a", {.add_special = false})[0];
+  CHECK(content("guided_grammar", "root ::= <[" + std::to_string(a) + "]>{3}") == "aaa");
+  ojson body = question("a", 4);
+  body["grammar"] = "root ::= <[" + std::to_string(kLlamaEnd) + "]>";
+  const HttpReply special = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(special.status == 400);
+  CHECK_THAT(special.body, Contains("token " + std::to_string(kLlamaEnd) + " is special"));
+  body["grammar"] = nullptr;
+  body["guided_regex"] = "a)|(b";
+  const HttpReply broken = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(broken.status == 400);
+  CHECK(ojson::parse(broken.body)["error"]["code"] == "unsupported_schema");
 }
 
 TEST_CASE("chat: return_token_ids gives those of the prompt and of every delta") {
@@ -1098,7 +1324,7 @@ TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its c
   body["stop"] = {"a", std::string(257, 'a')};
   CHECK(error_of(body)["param"] == "stop");
   CHECK(error_of(body)["message"] == "stop[1]: 257 bytes are more than 256");
-  body["stop"] = "";
+  body["stop"] = {""};
   CHECK(error_of(body)["message"] == "stop[0]: is empty");
   body = question("a");
   body["messages"][0]["content"] = ojson::array({{{"type", "image_url"}}});

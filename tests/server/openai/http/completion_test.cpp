@@ -455,6 +455,87 @@ TEST_CASE("a completion whose prompt is longer than the context has the code of 
   CHECK(json::parse(server.complete(body).body)["error"]["code"].is_null());
 }
 
+TEST_CASE("completions take members of other servers") {
+  GivenModels models = tiny_models({"bytes"});
+  models["world"] = text_model();
+  models["llama"] = llama_text_model();
+  const SteadyClock clock;
+  ServerOptions options = with_http();
+  options.models.limits.max_new_tokens = 50;
+  TestServer server(options, clock, models);
+  const auto reply_to = [&](const json& body) {
+    return post(server.server().http_port(), "/v1/completions", body.dump());
+  };
+  const auto answered = [&](const json& body) {
+    const HttpReply reply = reply_to(body);
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return json::parse(reply.body);
+  };
+  json body = {{"model", "world"}, {"prompt", "Hello"}, {"max_tokens", 12}, {"seed", 7}};
+  SECTION("what asks for nothing") {
+    json same = body;
+    same["suffix"] = "";
+    same["top_k"] = -1;
+    same["stop"] = "";
+    CHECK(answered(same)["choices"] == answered(body)["choices"]);
+    body["max_tokens"] = -1;  // none, not the default
+    CHECK(answered(body)["usage"]["completion_tokens"] == 50);
+  }
+  SECTION("ids, timings, usage in each event, a fingerprint") {
+    body["return_token_ids"] = true;
+    body["timings_per_token"] = true;
+    const json whole = answered(body);
+    CHECK(whole["system_fingerprint"] == text_model()->fingerprint());
+    CHECK(whole["choices"][0]["prompt_token_ids"] ==
+          json(text_model()->tokenizer()->encode("Hello")));
+    CHECK(whole["choices"][0]["token_ids"].size() == 12);
+    CHECK(whole["timings"]["predicted_n"] == 12);
+    CHECK(whole["timings"]["predicted_per_second"] > 0);
+    json by_ids = body;
+    by_ids["prompt"] = {72, 73};
+    CHECK(answered(by_ids)["choices"][0]["prompt_token_ids"] == json({72, 73}));
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+    json ids = json::array();
+    for (const std::string& event : events(reply_to(body).body)) {
+      if (event == "[DONE]") continue;
+      const json part = json::parse(event);
+      CHECK(part["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]);
+      if (part["choices"].empty()) {
+        CHECK(part["timings"]["predicted_n"] == 12);
+        continue;
+      }
+      CHECK(part["choices"][0].contains("prompt_token_ids") == ids.empty());
+      for (const json& id : part["choices"][0]["token_ids"]) ids.push_back(id);
+      CHECK(part["usage"]["completion_tokens"] == ids.size());
+    }
+    CHECK(ids == whole["choices"][0]["token_ids"]);
+  }
+  SECTION("biases of texts") {
+    body["logit_bias"] = json::array({json::array({"a", 100}), json::array({"a", 50})});
+    CHECK(answered(body)["choices"][0]["text"] == std::string(12, 'a'));
+    body["model"] = "bytes";
+    body["logit_bias"] = {{"b", 100}};
+    CHECK(answered(body)["choices"][0]["text"] == std::string(12, 'b'));
+  }
+  SECTION("stops") {
+    body["model"] = "llama";
+    body["logit_bias"] = {{std::to_string(kLlamaEnd), 200}, {"a", 100}};
+    CHECK(answered(body)["choices"][0]["text"] == "");
+    CHECK(answered(body)["choices"][0]["finish_reason"] == "stop");
+    body["min_tokens"] = 5;
+    CHECK(answered(body)["choices"][0]["text"] == "aaaaa");
+    body["ignore_eos"] = true;
+    CHECK(answered(body)["choices"][0]["finish_reason"] == "length");
+    body["ignore_eos"] = false;
+    body["logit_bias"] = {{"a", 100}};
+    const std::int32_t a = llama_text_model()->tokenizer()->encode("a", {.add_special = false})[0];
+    body["stop_token_ids"] = {a};
+    CHECK(answered(body)["choices"][0]["text"] == "");
+  }
+}
+
 TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names") {
   OpenAiServer server;
   struct Case {
@@ -469,10 +550,14 @@ TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names
       {"window", -2, "window", "window: is not a whole number from 0 on"},
       {"window", "32", "window", "window: is not a whole number from 0 on"},
       {"best_of", 0, "best_of", "best_of: is not a whole number from 1 on"},
-      {"nonsense", 1, "nonsense", "nonsense: is not a parameter of this server"},
+      {"temprature", 1, "temprature",
+       "temprature: is not a parameter of this server: did you mean "
+       "temperature?"},
+      {"guided_regex", "a", "guided_regex", "/v1/chat/completions is"},
+      {"skip_special_tokens", false, "skip_special_tokens", "false is not served here"},
       {"temperature", -1, "temperature", "temperature: -1"},
       {"temperature", "hot", "temperature", "is not a number"},
-      {"max_tokens", -1, "max_tokens", "whole number"},
+      {"max_tokens", -2, "max_tokens", "whole number"},
       {"max_tokens", 100'000'000, "max_tokens", "max_tokens: 100000000 is more than"},
       {"n", 0, "n", "n: 0 is not from 1"},
       {"n", 4'000'000'000u, "n", "n: 4000000000"},
@@ -480,7 +565,7 @@ TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names
       {"top_p", 1.5, "top_p", "top_p: 1.5"},
       {"stop", json::array({""}), "stop", "stop[0]: is empty"},
       {"stop", 5, "stop", "is not a text"},
-      {"logit_bias", {{"x", 1}}, "logit_bias", "not a token id"},
+      {"logit_bias", {{"", 1}}, "logit_bias", "0 bytes"},
       {"logit_bias", {{"999", 1}}, "logit_bias", "logit_bias[999]"},
       {"prompt", json::array(), "prompt", "is not a text"},
       {"prompt", {1, "a"}, "prompt", "is not a text"},
