@@ -36,6 +36,10 @@ grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fi
 // The same, without fields of the log.
 grpc::Status run_by_store(const ServiceContext& context, std::function<void()> work);
 
+// Stores what of a session that was just made is to outlive the server. Not OK: the session is gone
+// again. Waits where there is a store.
+grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
+
 // A handler's call, and what it waits for.
 struct Call {
   // Continues the task on the call's threads: one of the store's, once the call has asked for it,

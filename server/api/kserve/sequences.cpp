@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "model/core/sha256.h"
+#include "server/api/handlers.h"
 #include "server/api/lookup.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
-#include "server/api/service_context.h"
 #include "server/api/session_checks.h"
 #include "server/rpc/status.h"
 

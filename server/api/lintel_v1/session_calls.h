@@ -107,8 +107,4 @@ inline v1::ValueSource wire_source(TokenSource source) {
   return v1::VALUE_SOURCE_UNSPECIFIED;
 }
 
-// Of a session that was just made: what of it is to outlive the server does when this says OK;
-// else it is gone again. Waits where there is a store.
-grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
-
 }  // namespace lintel
