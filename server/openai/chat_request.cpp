@@ -63,13 +63,6 @@ std::string read_messages(Json& value, api::ChatParams& params) {
   return kTaken;
 }
 
-bool is_tool_name(const std::string& name) {
-  return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.' || c == '-';
-  });
-}
-
 std::string read_tools(Json& value, ChatRequest& request) {
   if (!value.is_array()) return "is not a list of tools";
   if (value.empty()) return kTaken;  // as if there were none
@@ -455,6 +448,13 @@ const std::vector<std::string_view>& served_members() {
 }
 
 }  // namespace
+
+bool is_tool_name(std::string_view name) {
+  return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  });
+}
 
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
                             nlohmann::ordered_json& body, JsonFailure& failure) {

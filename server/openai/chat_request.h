@@ -43,6 +43,9 @@ struct ChatRequest final : RequestObject {
   std::size_t bytes = 0;  // of its text
 };
 
+// Whether a tool may have the name.
+bool is_tool_name(std::string_view name);
+
 // The object that a body is. Takes time linear in the text, memory within the bounds. `failure`:
 // why it is no JSON.
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,

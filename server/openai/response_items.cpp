@@ -9,6 +9,7 @@
 
 #include "server/chat/template/request_json.h"
 #include "server/openai/chat_request.h"
+#include "server/openai/custom_tools.h"
 #include "server/openai/response_output.h"
 #include "server/rpc/status.h"
 
@@ -56,9 +57,11 @@ Json text_part(const char* type, const std::string& text) {
   return part;
 }
 
-// The parts of a message, or of the output of a call.
-Json read_parts(const Json& content, const char* member, const char* type_of_text) {
+// The parts of a message, or of the output of a call: none where the member is null.
+Json read_parts(const Json& item, const char* member, const char* type_of_text) {
   const std::string at = std::string(".") + member;
+  const Json& content = member_of(item, member);
+  if (content.is_null() && item.contains(member)) return Json::array();
   if (content.is_string()) {
     return Json::array({text_part(type_of_text, content.get<std::string>())});
   }
@@ -102,8 +105,8 @@ Json read_message(const Json& item) {
   }
   Json message = {{"type", "message"}, {"id", nullptr}, {"status", read_status(item)}};
   message["role"] = role;
-  message["content"] = read_parts(member_of(item, "content"), "content",
-                                  role == "assistant" ? "output_text" : "input_text");
+  message["content"] =
+      read_parts(item, "content", role == "assistant" ? "output_text" : "input_text");
   const Json& phase = member_of(item, "phase");
   if (!phase.is_null()) {
     if (phase != "commentary" && phase != "final_answer") {
@@ -120,7 +123,8 @@ Json read_reasoning(const Json& item) {
   if (!summary.is_null() && !summary.is_array()) throw ItemError{".summary", "is not a list"};
   if (summary.is_array()) reasoning["summary"] = summary;
   const Json& content = member_of(item, "content");
-  if (!content.is_null()) {
+  const Json& sealed = member_of(item, "encrypted_content");
+  if (!content.is_null() && (sealed.is_null() || !content.empty())) {
     if (!content.is_array()) throw ItemError{".content", "is not a list of parts"};
     reasoning["content"] = Json::array();
     for (std::size_t i = 0; i < content.size(); ++i) {
@@ -132,7 +136,7 @@ Json read_reasoning(const Json& item) {
       reasoning["content"].push_back(text_part("reasoning_text", content[i]["text"]));
     }
   }
-  if (!member_of(item, "encrypted_content").is_null()) {
+  if (!sealed.is_null()) {
     reasoning["encrypted_content"] = text_member(item, "encrypted_content");
   }
   return reasoning;
@@ -143,7 +147,68 @@ const char* id_prefix(const std::string& type) {
   if (type == "reasoning") return "rs_";
   if (type == "function_call") return "fc_";
   if (type == "function_call_output") return "fco_";
-  return "cmp_";
+  if (type == "custom_tool_call") return "ctc_";
+  if (type == "custom_tool_call_output") return "ctco_";
+  if (type == "compaction") return "cmp_";
+  return "item_";
+}
+
+// Items of tools that run elsewhere. They are kept, and no message shows them.
+constexpr const char* kUnreadItems[] = {"additional_tools",
+                                        "apply_patch_call",
+                                        "apply_patch_call_output",
+                                        "code_interpreter_call",
+                                        "computer_call",
+                                        "computer_call_output",
+                                        "file_search_call",
+                                        "image_generation_call",
+                                        "mcp_approval_request",
+                                        "mcp_approval_response",
+                                        "mcp_call",
+                                        "mcp_list_tools",
+                                        "shell_call",
+                                        "shell_call_output",
+                                        "tool_search_call",
+                                        "tool_search_output",
+                                        "web_search_call"};
+
+bool is_unread(const std::string& type) {
+  return std::ranges::any_of(kUnreadItems, [&](const char* each) { return type == each; });
+}
+
+Json read_unread(const Json& item, const std::string& type) {
+  Json copy = {{"type", type}, {"id", nullptr}};
+  for (const auto& [name, value] : item.items()) {
+    if (!value.is_null() && !copy.contains(name)) copy[name] = value;
+  }
+  return copy;
+}
+
+// The call that an item is or answers. A local shell's may have it as its id alone.
+std::string call_id_of(const Json& item) {
+  const bool is_named = !member_of(item, "call_id").is_null();
+  return text_member(item, is_named || !item.contains("id") ? "call_id" : "id");
+}
+
+Json read_output(const Json& item, const std::string& type) {
+  const bool is_shell = type == "local_shell_call_output";
+  Json output = {{"type", type},
+                 {"id", nullptr},
+                 {"call_id", is_shell ? call_id_of(item) : text_member(item, "call_id")}};
+  const Json& value = member_of(item, "output");
+  output["output"] = value.is_string() ? value : read_parts(item, "output", "input_text");
+  output["status"] = read_status(item);
+  return output;
+}
+
+Json read_shell_call(const Json& item, const std::string& type) {
+  const Json& action = member_of(item, "action");
+  if (!action.is_object()) throw ItemError{".action", "is not an object"};
+  return {{"type", type},
+          {"id", nullptr},
+          {"call_id", call_id_of(item)},
+          {"action", action},
+          {"status", read_status(item)}};
 }
 
 Json read_item(const Json& item) {
@@ -159,22 +224,29 @@ Json read_item(const Json& item) {
     call["status"] = read_status(item);
     return call;
   }
-  if (type == "function_call_output") {
-    Json output = {{"type", type}, {"id", nullptr}, {"call_id", text_member(item, "call_id")}};
-    const Json& value = member_of(item, "output");
-    output["output"] = value.is_string() ? value : read_parts(value, "output", "input_text");
-    output["status"] = read_status(item);
-    return output;
+  if (type == "custom_tool_call") {
+    return {{"type", type},
+            {"id", nullptr},
+            {"call_id", text_member(item, "call_id")},
+            {"name", text_member(item, "name")},
+            {"input", member_of(item, "input").is_null() ? "" : text_member(item, "input")},
+            {"status", read_status(item)}};
   }
+  if (type == "function_call_output" || type == "custom_tool_call_output" ||
+      type == "local_shell_call_output") {
+    return read_output(item, type);
+  }
+  if (type == "local_shell_call") return read_shell_call(item, type);
   if (type == "compaction") {
     return {{"type", type},
             {"id", nullptr},
             {"encrypted_content", text_member(item, "encrypted_content")}};
   }
   if (type == "item_reference") return {{"type", type}, {"id", text_member(item, "id")}};
+  if (is_unread(type)) return read_unread(item, type);
   throw ItemError{".type", "is " + clip(type) +
-                               ", which is not served: message, function_call, "
-                               "function_call_output, reasoning, compaction, item_reference are"};
+                               ", which is not served: message, function_call, custom_tool_call, "
+                               "their outputs, reasoning, compaction, item_reference are"};
 }
 
 // The text of parts, or parts of a chat.
@@ -229,12 +301,19 @@ class Messages {
       all.get_ref<std::string&>().append(1, '\n').append(text);
     }
   }
+  // Of a function, a custom tool or the local shell.
   void add_call(const Json& item) {
+    Json function;
+    if (item["type"] == "function_call") {
+      function = {{"name", item["name"]}, {"arguments", item["arguments"]}};
+    } else if (item["type"] == "custom_tool_call") {
+      function = {{"name", item["name"]}, {"arguments", custom_tool_arguments(item["input"])}};
+    } else {
+      function = {{"name", "local_shell"}, {"arguments", json_text(item["action"])}};
+    }
     open();
     last()["tool_calls"].push_back(
-        {{"id", item["call_id"]},
-         {"type", "function"},
-         {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+        {{"id", item["call_id"]}, {"type", "function"}, {"function", std::move(function)}});
     calls_.insert(item["call_id"].get<std::string>());
   }
   // False: no call has that id.
@@ -261,6 +340,15 @@ class Messages {
 };
 
 }  // namespace
+
+void name_unread_items(const Json& input, IgnoredMembers& ignored) {
+  if (!input.is_array()) return;
+  for (const Json& item : input) {
+    if (!item.is_object() || !member_of(item, "type").is_string()) continue;
+    const std::string type = item["type"];
+    if (is_unread(type)) ignored.add("input=" + type);
+  }
+}
 
 grpc::Status read_items(const Json& input, const std::string& suffix, Json& items) {
   Json list;
@@ -352,14 +440,15 @@ grpc::Status messages_of(const Json& instructions, const Json& items, std::ptrdi
       made.add_message(item);
     } else if (type == "reasoning") {
       made.add_reasoning(item);
-    } else if (type == "function_call") {
+    } else if (type == "function_call" || type == "custom_tool_call" ||
+               type == "local_shell_call") {
       made.add_call(item);
-    } else if (!made.add_output(item)) {
+    } else if (!is_unread(type) && !made.add_output(item)) {
       const auto place = static_cast<std::ptrdiff_t>(i) - first_input;
       const std::string at = place < 0 ? "" : "[" + std::to_string(place) + "]";
       return invalid_argument(
-          {{"input" + at + ".call_id", "is " + clip(item["call_id"].get<std::string>()) +
-                                           ", which no function_call before it has"}});
+          {{"input" + at + ".call_id",
+            "is " + clip(item["call_id"].get<std::string>()) + ", which no call before it has"}});
     }
   }
   return grpc::Status::OK;

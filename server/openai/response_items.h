@@ -14,6 +14,7 @@
 
 #include "model/core/json_reader.h"
 #include "server/openai/sealer.h"
+#include "server/rpc/ignored_members.h"
 
 namespace lintel {
 
@@ -23,9 +24,13 @@ namespace lintel {
 // compaction are left as they are: they stand for other items.
 grpc::Status read_items(const nlohmann::ordered_json& input, const std::string& suffix,
                         nlohmann::ordered_json& items);
+// Names the types of items that are kept and that no message shows, such as web_search_call:
+// "input=web_search_call". `input`: as it came.
+void name_unread_items(const nlohmann::ordered_json& input, IgnoredMembers& ignored);
 
 // The messages of a chat completion that items make, after `instructions` (null: none). A run of
-// reasoning, a message and calls is one message of the assistant. INVALID_ARGUMENT: an output has
+// reasoning, a message and calls is one message of the assistant; a custom tool's call is that of
+// its function. INVALID_ARGUMENT: an output has
 // no call. REQUIRES: the items are read_items()'s or a response's, no reference among them, and
 // what was sealed is open. first_input: the place of the request's first item, for errors.
 grpc::Status messages_of(const nlohmann::ordered_json& instructions,

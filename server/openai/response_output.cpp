@@ -60,6 +60,17 @@ Json begun_response(Json response) {
   return response;
 }
 
+ResponseOutput::ResponseOutput(Json response, std::string suffix)
+    : response_(std::move(response)), suffix_(std::move(suffix)) {
+  if (const auto tools = response_.find("tools"); tools != response_.end()) {
+    for (const Json& tool : *tools) {
+      if (tool["type"] == "custom") custom_tools_.insert(tool["name"].get<std::string>());
+    }
+  }
+  const auto reasoning = response_.find("reasoning");
+  has_summaries_ = reasoning != response_.end() && !reasoning->value("summary", Json()).is_null();
+}
+
 std::string ResponseOutput::item_id(const char* prefix) const {
   return prefix + suffix_ + std::to_string(response_["output"].size());
 }
@@ -99,7 +110,15 @@ void ResponseOutput::open(Kind kind, Json item, v1::ResponseEvents* events) {
   pieces_.emplace_back();
   const std::size_t index = response_["output"].size();
   emit("response.output_item.added", {{"output_index", index}, {"item", item_}}, events);
-  if (kind == Kind::kCall) return;
+  if (kind == Kind::kCall || kind == Kind::kCustomCall) return;
+  if (kind == Kind::kReasoning && has_summaries_) {
+    emit("response.reasoning_summary_part.added",
+         {{"item_id", item_["id"]},
+          {"output_index", index},
+          {"summary_index", 0},
+          {"part", {{"type", "summary_text"}, {"text", ""}}}},
+         events);
+  }
   Json part = kind == Kind::kReasoning
                   ? Json{{"type", "reasoning_text"}, {"text", ""}}
                   : Json{{"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}};
@@ -143,47 +162,73 @@ void ResponseOutput::add_text(Kind kind, const std::string& text, Json logprobs,
   }
   emit(kind == Kind::kReasoning ? "response.reasoning.delta" : "response.output_text.delta",
        std::move(members), events);
+  if (kind != Kind::kReasoning || !has_summaries_) return;
+  output_bytes_ += text.size();
+  emit("response.reasoning_summary_text.delta",
+       {{"item_id", item_["id"]},
+        {"output_index", response_["output"].size()},
+        {"summary_index", 0},
+        {"delta", text}},
+       events);
 }
 
 void ResponseOutput::add_call(const v1::ToolCallDelta& call, v1::ResponseEvents* events) {
   if (!call.id().empty()) {
     close(/*is_cut=*/false, events);
-    open(Kind::kCall,
-         {{"type", "function_call"},
-          {"id", item_id("fc_")},
-          {"call_id", call.id()},
-          {"name", call.name()},
-          {"arguments", ""},
-          {"status", "in_progress"}},
-         events);
+    open_call(custom_tools_.contains(call.name()) ? Kind::kCustomCall : Kind::kCall, call.id(),
+              call.name(), events);
   }
-  if (call.arguments().empty()) return;
-  text_ += call.arguments();
   output_bytes_ += call.arguments().size();
-  pieces_.back().push_back({.bytes = static_cast<std::uint32_t>(call.arguments().size())});
-  emit("response.function_call_arguments.delta",
-       {{"item_id", item_["id"]},
-        {"output_index", response_["output"].size()},
-        {"delta", call.arguments()}},
+  add_call_text(kind_ == Kind::kCustomCall ? input_.push(call.arguments()) : call.arguments(),
+                events);
+}
+
+void ResponseOutput::open_call(Kind kind, const std::string& id, const std::string& name,
+                               v1::ResponseEvents* events) {
+  const bool is_custom = kind == Kind::kCustomCall;
+  input_ = CustomInput();
+  is_whole_input_ = false;
+  open(kind,
+       {{"type", is_custom ? "custom_tool_call" : "function_call"},
+        {"id", item_id(is_custom ? "ctc_" : "fc_")},
+        {"call_id", id},
+        {"name", name},
+        {is_custom ? "input" : "arguments", ""},
+        {"status", "in_progress"}},
        events);
+}
+
+void ResponseOutput::add_call_text(const std::string& text, v1::ResponseEvents* events) {
+  if (text.empty()) return;
+  text_ += text;
+  pieces_.back().push_back({.bytes = static_cast<std::uint32_t>(text.size())});
+  emit(kind_ == Kind::kCustomCall ? "response.custom_tool_call_input.delta"
+                                  : "response.function_call_arguments.delta",
+       {{"item_id", item_["id"]}, {"output_index", response_["output"].size()}, {"delta", text}},
+       events);
+}
+
+bool ResponseOutput::is_whole_call() const {
+  return kind_ == Kind::kCall ? is_whole_json(text_) : is_whole_input_ || input_.is_whole(text_);
 }
 
 void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
   if (kind_ == Kind::kNone) return;
   const std::size_t index = response_["output"].size();
-  if (kind_ == Kind::kCall) {
+  if (kind_ == Kind::kCall || kind_ == Kind::kCustomCall) {
     // A call that broke off cannot be run. A stream has shown it as far as it came.
-    const bool is_whole = is_whole_json(text_);
+    const bool is_whole = is_whole_call();
     if (!is_whole && !is_streamed_) {
       pieces_.pop_back();
       kind_ = Kind::kNone;
       return;
     }
-    if (is_whole) {
-      emit("response.function_call_arguments.done",
-           {{"item_id", item_["id"]}, {"output_index", index}, {"arguments", text_}}, events);
-    }
-    item_["arguments"] = std::move(text_);
+    const bool is_custom = kind_ == Kind::kCustomCall;
+    const char* const member = is_custom ? "input" : "arguments";
+    emit(is_custom ? "response.custom_tool_call_input.done"
+                   : "response.function_call_arguments.done",
+         {{"item_id", item_["id"]}, {"output_index", index}, {member, text_}}, events);
+    item_[member] = std::move(text_);
     item_["status"] = is_whole ? "completed" : "incomplete";
   } else {
     Json part;
@@ -202,6 +247,17 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
     emit("response.content_part.done",
          {{"item_id", item_["id"]}, {"output_index", index}, {"content_index", 0}, {"part", part}},
          events);
+    if (kind_ == Kind::kReasoning && has_summaries_) {
+      Json summary = {{"type", "summary_text"}, {"text", text_}};
+      const Json place = {{"item_id", item_["id"]}, {"output_index", index}, {"summary_index", 0}};
+      Json whole = place;
+      whole["text"] = text_;
+      emit("response.reasoning_summary_text.done", std::move(whole), events);
+      whole = place;
+      whole["part"] = summary;
+      emit("response.reasoning_summary_part.done", std::move(whole), events);
+      item_["summary"].push_back(std::move(summary));
+    }
     item_["content"].push_back(std::move(part));
     if (kind_ == Kind::kReasoning && seal_) item_["encrypted_content"] = seal_(text_);
   }
@@ -320,6 +376,9 @@ RepeatedEvents::RepeatedEvents(Json response, Json pieces, const std::string& su
       output_(begun_response(response_), suffix),
       skipped_(starting_after + 1) {
   const Json& items = response_["output"];
+  // A response of an earlier version has none.
+  output_.has_summaries_ = std::ranges::any_of(
+      items, [](const Json& item) { return !item.value("summary", Json::array()).empty(); });
   const bool is_sealed = std::ranges::any_of(
       items, [](const Json& item) { return item.contains("encrypted_content"); });
   if (!is_sealed) return;
@@ -345,13 +404,14 @@ void RepeatedEvents::step(v1::ResponseEvents& events) {
   if (!std::exchange(has_begun_, true)) return output_.begin(&events);
   if (item_ == items.size()) return end(events);
   const Json& item = items[item_];
-  const bool is_call = item["type"] == "function_call";
-  v1::ToolCallDelta call;
+  const bool is_custom = item["type"] == "custom_tool_call";
+  const bool is_call = is_custom || item["type"] == "function_call";
   if (is_call && piece_ == 0) {
-    call.set_id(item["call_id"]);
-    call.set_name(item["name"]);
-    output_.add_call(call, &events);
-    call.Clear();
+    using Kind = ResponseOutput::Kind;
+    output_.close(/*is_cut=*/false, &events);
+    output_.open_call(is_custom ? Kind::kCustomCall : Kind::kCall, item["call_id"], item["name"],
+                      &events);
+    output_.is_whole_input_ = item["status"] == "completed";
   }
   const Json none = Json::array();
   const Json& pieces = item_ < pieces_.size() ? pieces_[item_] : none;
@@ -362,14 +422,13 @@ void RepeatedEvents::step(v1::ResponseEvents& events) {
   }
   const Json& each = pieces[piece_++];
   const auto size = (each.is_array() ? each[0] : each).get<std::size_t>();
-  const std::string& text =
-      (is_call ? item["arguments"] : item["content"][0]["text"]).get_ref<const std::string&>();
+  const std::string& text = (is_custom ? item["input"]
+                             : is_call ? item["arguments"]
+                                       : item["content"][0]["text"])
+                                .get_ref<const std::string&>();
   const std::string piece = text.substr(std::min(at_, text.size()), size);
   at_ += piece.size();
-  if (is_call) {
-    call.set_arguments(piece);
-    return output_.add_call(call, &events);
-  }
+  if (is_call) return output_.add_call_text(piece, &events);
   std::string logprobs;
   std::size_t count = 0;
   if (each.is_array()) {

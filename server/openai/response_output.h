@@ -8,6 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "lintel/v1/chat.pb.h"
 #include "lintel/v1/response.pb.h"
 #include "server/core/token_record.h"
+#include "server/openai/custom_tools.h"
 
 namespace lintel {
 
@@ -31,10 +33,10 @@ nlohmann::ordered_json begun_response(nlohmann::ordered_json response);
 // thread at a time.
 class ResponseOutput {
  public:
-  // response: as begun_response() makes it. suffix: with which the ids of items end, before their
+  // response: as begun_response() makes it; its tools say which calls are custom ones, and its
+  // reasoning whether there is a summary. suffix: with which the ids of items end, before their
   // place.
-  ResponseOutput(nlohmann::ordered_json response, std::string suffix)
-      : response_(std::move(response)), suffix_(std::move(suffix)) {}
+  ResponseOutput(nlohmann::ordered_json response, std::string suffix);
 
   // Reasoning comes sealed, too, by this function.
   void seal_reasoning(std::function<std::string(const std::string& text)> seal) {
@@ -66,7 +68,7 @@ class ResponseOutput {
   friend class RepeatedEvents;
 
   using Json = nlohmann::ordered_json;
-  enum class Kind { kNone, kReasoning, kMessage, kCall };
+  enum class Kind { kNone, kReasoning, kMessage, kCall, kCustomCall };
 
   void emit(const char* type, Json members, v1::ResponseEvents* events);
   void emit_response(const char* type, v1::ResponseEvents* events);
@@ -78,6 +80,11 @@ class ResponseOutput {
   // Those of the open item, as a list.
   std::string logprobs_text() const;
   void add_call(const v1::ToolCallDelta& call, v1::ResponseEvents* events);
+  void open_call(Kind kind, const std::string& id, const std::string& name,
+                 v1::ResponseEvents* events);
+  // Of the open call: its arguments, or its input.
+  void add_call_text(const std::string& text, v1::ResponseEvents* events);
+  bool is_whole_call() const;
   // The open item is over; is_cut: a limit or a failure ended it.
   void close(bool is_cut, v1::ResponseEvents* events);
   void end(const char* status, bool is_cut, const char* event, v1::ResponseEvents* events);
@@ -85,6 +92,9 @@ class ResponseOutput {
 
   Json response_;
   const std::string suffix_;
+  std::set<std::string> custom_tools_;
+  // The text of reasoning is its summary, too.
+  bool has_summaries_ = false;
   std::function<std::string(const std::string&)> seal_;  // null: it does not
   bool has_begun_ = false, has_ended_ = false;
   bool is_streamed_ = false;
@@ -100,6 +110,8 @@ class ResponseOutput {
   Kind kind_ = Kind::kNone;
   Json item_;
   std::string text_;
+  CustomInput input_;            // makes the text of a custom call
+  bool is_whole_input_ = false;  // in its place, of an item that is repeated
   bool has_logprobs_ = false;
   TokenRecord logprobs_;
   std::string repeated_logprobs_;  // in its place, of an item that is repeated: as text

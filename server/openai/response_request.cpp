@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +18,9 @@
 #include "model/core/sha256.h"
 #include "proto/fields/request_fields.h"
 #include "proto/fields/unserved_members.h"
+#include "server/openai/custom_tools.h"
 #include "server/openai/members.h"
+#include "server/openai/response_items.h"
 #include "server/rpc/message_bounds.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
@@ -71,6 +74,8 @@ constexpr const char* kResponseMembers[] = {"input",
                                             "max_tool_calls",
                                             "safety_identifier",
                                             "prompt_cache_key",
+                                            "prompt_cache_options",
+                                            "client_metadata",
                                             "user",
                                             "service_tier",
                                             "truncation",
@@ -122,6 +127,7 @@ class Reader {
       }
       request_.input = Json::array();
     }
+    name_unread_items(request_.input, request_.ignored);
     if (use_ == ResponseUse::kCompact && request_.model.empty()) {
       throw MemberError{"model", "is missing"};
     }
@@ -185,6 +191,8 @@ class Reader {
     return value;
   }
 
+  void ignore(const std::string& name) { request_.ignored.add(name); }
+
   void read_stream_options() {
     const Json& options = of("stream_options");
     if (options.is_null()) return;
@@ -200,14 +208,13 @@ class Reader {
     if (include.is_null()) return;
     if (!include.is_array()) throw MemberError{"include", "is not a list"};
     for (const Json& each : include) {
+      if (!each.is_string()) throw MemberError{"include", "has a value that is not a text"};
       if (each == "reasoning.encrypted_content") {
         request_.seals_reasoning = true;
       } else if (each == "message.output_text.logprobs") {
         request_.has_logprobs = true;
       } else {
-        throw MemberError{"include",
-                          "has a value that is not served: reasoning.encrypted_content and "
-                          "message.output_text.logprobs are"};
+        ignore("include=" + each.get<std::string>());
       }
     }
   }
@@ -219,39 +226,99 @@ class Reader {
     if (!tools.is_array()) throw MemberError{"tools", "is not a list"};
     Json nested = Json::array();
     for (std::size_t i = 0; i < tools.size(); ++i) {
-      const Json& tool = tools[i];
       const std::string at = "tools[" + std::to_string(i) + "]";
-      if (!tool.is_object()) throw MemberError{at, "is not an object"};
-      const Json& type = part_of(tool, "type");
-      if (type != "function") {
-        const std::string name = type.is_string() ? clip(type.get<std::string>()) : "no text";
-        throw MemberError{at + ".type", "is " + name + ": tools of the type function are served"};
+      if (!tools[i].is_object()) throw MemberError{at, "is not an object"};
+      const Json& type = part_of(tools[i], "type");
+      if (!type.is_string()) throw MemberError{at + ".type", "is not a text"};
+      if (type != "function" && type != "custom") {
+        ignore("tools=" + type.get<std::string>());
+        continue;
       }
-      Json function = Json::object();
-      for (const auto& [name, value] : tool.items()) {
-        if (name != "type" && !value.is_null()) function[name] = value;
-      }
-      nested.push_back({{"type", "function"}, {"function", std::move(function)}});
-      Json echo = {{"type", "function"}};
-      for (const char* const name : {"name", "description", "parameters", "strict"}) {
-        echo[name] = part_of(tool, name);
-      }
-      if (!echo["strict"].is_null() && !echo["strict"].is_boolean()) {
-        throw MemberError{at + ".strict", "is not true or false"};
-      }
-      if (!echo["parameters"].is_null() && !echo["parameters"].is_object()) {
-        throw MemberError{at + ".parameters", "is not an object"};
-      }
-      if (!echo["description"].is_null() && !echo["description"].is_string()) {
-        throw MemberError{at + ".description", "is not a text"};
-      }
-      tools_.push_back(std::move(echo));
+      check_tool_name(tools[i], at);
+      nested.push_back({{"type", "function"},
+                        {"function", type == "custom" ? read_custom(tools[i], at)
+                                                      : read_function(tools[i], at)}});
     }
     if (!nested.empty()) chat_["tools"] = std::move(nested);
   }
 
+  // A name is of one kind of tool, so that a call says which.
+  void check_tool_name(const Json& tool, const std::string& at) {
+    const Json& name = part_of(tool, "name");
+    if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
+      throw MemberError{at + ".name", "is not of 1 to 64 of a-z A-Z 0-9 _ . -"};
+    }
+    const std::string type = tool["type"];
+    const auto [named, is_first] = tool_types_.emplace(name.get<std::string>(), type);
+    if (!is_first && (named->second == "custom" || type == "custom")) {
+      throw MemberError{at + ".name", "is " + named->first + ", the name of another tool"};
+    }
+  }
+
+  // Each returns the function that a tool is for a chat.
+  Json read_function(const Json& tool, const std::string& at) {
+    Json function = Json::object();
+    for (const auto& [name, value] : tool.items()) {
+      if (name != "type" && !value.is_null()) function[name] = value;
+    }
+    Json echo = {{"type", "function"}};
+    for (const char* const name : {"name", "description", "parameters", "strict"}) {
+      echo[name] = part_of(tool, name);
+    }
+    if (!echo["strict"].is_null() && !echo["strict"].is_boolean()) {
+      throw MemberError{at + ".strict", "is not true or false"};
+    }
+    if (!echo["parameters"].is_null() && !echo["parameters"].is_object()) {
+      throw MemberError{at + ".parameters", "is not an object"};
+    }
+    check_description(tool, at);
+    tools_.push_back(std::move(echo));
+    return function;
+  }
+
+  Json read_custom(const Json& tool, const std::string& at) {
+    const Json& format = part_of(tool, "format");
+    Json echo = {{"type", "custom"}, {"name", tool["name"]}};
+    check_description(tool, at);
+    echo["description"] = part_of(tool, "description");
+    echo["format"] = format.is_null() ? Json{{"type", "text"}} : format;
+    if (!format.is_null()) check_format(format, at + ".format");
+    Json function = function_of_custom_tool(echo);
+    tools_.push_back(std::move(echo));
+    return function;
+  }
+
+  void check_format(const Json& format, const std::string& at) {
+    const Json& type = format.is_object() ? part_of(format, "type") : kNull;
+    if (type == "text") return;
+    if (type != "grammar") throw MemberError{at, "is not of type text or grammar"};
+    const Json& syntax = part_of(format, "syntax");
+    if (syntax != "lark" && syntax != "regex") {
+      throw MemberError{at + ".syntax", "is not lark or regex"};
+    }
+    if (!part_of(format, "definition").is_string()) {
+      throw MemberError{at + ".definition", "is not a text"};
+    }
+    if (syntax == "lark") ignore("tools.format=lark");  // shown to the model, and not enforced
+  }
+
+  static void check_description(const Json& tool, const std::string& at) {
+    const Json& description = part_of(tool, "description");
+    if (!description.is_null() && !description.is_string()) {
+      throw MemberError{at + ".description", "is not a text"};
+    }
+  }
+
   static Json nested_choice(const Json& function) {
     return {{"type", "function"}, {"function", {{"name", part_of(function, "name")}}}};
+  }
+  // Tools that are not served are left out, but not where the request relies on them.
+  static void check_choice(const Json& choice) {
+    const Json& type = part_of(choice, "type");
+    if (type == "function" || type == "custom") return;
+    const std::string name = type.is_string() ? clip(type.get<std::string>()) : "no text";
+    throw MemberError{"tool_choice",
+                      "names a tool of type " + name + ": function and custom are served"};
   }
 
   void read_tool_choice() {
@@ -259,18 +326,18 @@ class Reader {
     choice_ = choice.is_null() ? Json("auto") : choice;
     if (choice.is_null()) return;
     Json nested = choice;
-    if (choice.is_object() && part_of(choice, "type") == "function") {
-      nested = nested_choice(choice);
-    } else if (choice.is_object() && part_of(choice, "type") == "allowed_tools") {
+    if (choice.is_object() && part_of(choice, "type") == "allowed_tools") {
       Json allowed = {{"mode", choice.value("mode", Json("auto"))}, {"tools", Json::array()}};
       for (const Json& tool : part_of(choice, "tools")) {
-        if (!tool.is_object() || part_of(tool, "type") != "function") {
-          throw MemberError{"tool_choice", "allows a tool that is no function"};
-        }
+        if (!tool.is_object()) throw MemberError{"tool_choice", "allows what is no tool"};
+        check_choice(tool);
         allowed["tools"].push_back(nested_choice(tool));
       }
       if (!choice_.contains("mode")) choice_["mode"] = "auto";
       nested = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+    } else if (choice.is_object()) {
+      check_choice(choice);
+      nested = nested_choice(choice);
     }
     chat_["tool_choice"] = std::move(nested);
   }
@@ -356,7 +423,7 @@ class Reader {
   }
 
   void read_numbers() {
-    const Json most = count("max_output_tokens", kLeastOutputTokens, INT32_MAX);
+    const Json most = count("max_output_tokens", 1, INT32_MAX);
     if (!most.is_null()) chat_["max_completion_tokens"] = most;
     const Json top = count("top_logprobs", 0, 20);
     if (request_.has_logprobs) {
@@ -435,6 +502,7 @@ class Reader {
   ResponseRequest& request_;
   Json chat_;  // its members as those of a chat completion
   Json tools_, choice_, text_, reasoning_;
+  std::map<std::string, std::string> tool_types_;  // by name
 };
 
 // A chat completion's members, and what they are called in a request for a response.

@@ -28,7 +28,6 @@ inline constexpr std::size_t kMostItems =
 inline constexpr std::size_t kMostMetadata = 16;
 inline constexpr std::size_t kMostMetadataKeyBytes = 64;
 inline constexpr std::size_t kMostMetadataValueBytes = 512;
-inline constexpr std::uint32_t kLeastOutputTokens = 16;
 
 struct ResponseRequest {
   std::string model;

@@ -697,7 +697,8 @@ grpc::Status ResponseService::read_received(const Call& call, std::string_view t
 
 grpc::Status ResponseService::charge_running(const CallScope& scope, const ResponseRecord& record,
                                              const PreparedChat& prepared, bool is_background,
-                                             ResponseCall& stream, std::size_t& repeated_bytes) {
+                                             bool has_summaries, ResponseCall& stream,
+                                             std::size_t& repeated_bytes) {
   const GenerationRequest& request = prepared.prepared.checked.request;
   const auto tokens = static_cast<std::size_t>(request.max_new_tokens);
   const std::size_t longest = prepared.output.tokenizer->longest();
@@ -705,7 +706,8 @@ grpc::Status ResponseService::charge_running(const CallScope& scope, const Respo
   constexpr std::size_t kTokenBytes = 64;
   const std::size_t values =
       request.log2_probs ? 1 + static_cast<std::size_t>(request.top_log2_probs) : 0;
-  const std::size_t each = longest + values * (kTokenBytes + kEscapedBytes * longest);
+  const std::size_t texts = has_summaries ? 2 : 1;  // of reasoning, the content and the summary
+  const std::size_t each = texts * longest + values * (kTokenBytes + kEscapedBytes * longest);
   const std::size_t output = std::min(tokens * each, kMostOutputBytes);
   std::size_t bytes = kOutputCopies * output + std::min(tokens, kMostOutputBytes) * kPieceBytes +
                       record.request.size() + tree_memory(record.input) +
@@ -812,6 +814,7 @@ grpc::Status ResponseService::begin(const Call& call, const ReceivedResponse& re
   }
   if (!received.has_top_p && sampling.top_p) response["top_p"] = decimal(*sampling.top_p);
   ResponseOutput output(response, record.digits + "_");
+  const bool has_summaries = !response["reasoning"]["summary"].is_null();
   if (request.seals_reasoning) {
     std::optional<Sealer> sealer;
     if (const SessionError error = store_.sealer(record.owner, sealer);
@@ -831,8 +834,8 @@ grpc::Status ResponseService::begin(const Call& call, const ReceivedResponse& re
     record.request = received.text;
   }
   std::size_t repeated_bytes = 0;
-  grpc::Status status =
-      charge_running(call.scope, record, prepared, request.is_background, stream, repeated_bytes);
+  grpc::Status status = charge_running(call.scope, record, prepared, request.is_background,
+                                       has_summaries, stream, repeated_bytes);
   if (!status.ok()) return status;
   if (request.store) {
     std::shared_ptr<RunningResponse> running;

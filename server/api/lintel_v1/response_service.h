@@ -86,7 +86,7 @@ class ResponseService final : public HandlerService {
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,
   // or nothing. repeated_bytes: as RunningResponse's.
   grpc::Status charge_running(const CallScope& scope, const ResponseRecord& record,
-                              const PreparedChat& prepared, bool is_background,
+                              const PreparedChat& prepared, bool is_background, bool has_summaries,
                               ResponseCall& stream, std::size_t& repeated_bytes);
   // The items before those of the request.
   grpc::Status read_earlier(const std::string& owner, JsonBudget& budget, Conversation& read);

@@ -26,6 +26,11 @@ ojson items_of(const ojson& input) {
   REQUIRE(status.ok());
   return items;
 }
+std::string names_of(const IgnoredMembers& ignored) {
+  std::string names;
+  REQUIRE(ignored.report(/*refuses=*/false, names).ok());
+  return names;
+}
 ojson messages_of_input(const ojson& input, const ojson& instructions = nullptr) {
   ojson messages;
   const grpc::Status status = messages_of(instructions, items_of(input), 0, messages);
@@ -73,8 +78,14 @@ TEST_CASE("items: what cannot be read is refused by its place") {
   CHECK_THAT(refusal("3"), Contains("input: "));
   CHECK_THAT(refusal(R"([{"role": "user", "content": [{"type": "input_image"}]}])"),
              Contains("input[0].content[0].type: is input_image"));
-  CHECK_THAT(refusal(R"([{"role": "user", "content": "a"}, {"type": "web_search_call"}])"),
-             Contains("input[1].type: is web_search_call"));
+  CHECK_THAT(refusal(R"([{"role": "user", "content": "a"}, {"type": "web_serch_call"}])"),
+             Contains("input[1].type: is web_serch_call"));
+  CHECK_THAT(refusal(R"([{"type": "custom_tool_call", "call_id": "c", "name": 3}])"),
+             Contains("input[0].name"));
+  CHECK_THAT(refusal(R"([{"type": "local_shell_call", "call_id": "c"}])"),
+             Contains("input[0].action: is not an object"));
+  CHECK_THAT(refusal(R"([{"type": "custom_tool_call_output", "call_id": "c"}])"),
+             Contains("input[0].output"));
   CHECK_THAT(refusal(R"([{"role": "robot", "content": "a"}])"), Contains("input[0].role"));
   CHECK_THAT(refusal(R"([{"role": "user"}])"), Contains("input[0].content"));
   CHECK_THAT(refusal(R"([{"type": "function_call", "call_id": 3}])"), Contains("input[0].call_id"));
@@ -107,6 +118,73 @@ TEST_CASE("items: reasoning, a message and calls in a row are one message of the
       {"role": "assistant", "content": "One."},
       {"role": "assistant", "content": "Two."},
       {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]}])"));
+}
+
+TEST_CASE("items: calls of custom tools and the local shell are calls of functions") {
+  const ojson messages = messages_of_input(ojson::parse(R"([
+      {"role": "user", "content": "Q"},
+      {"type": "custom_tool_call", "call_id": "a", "name": "patch", "input": "x\n\"y\""},
+      {"type": "custom_tool_call_output", "call_id": "a", "output": "ok"},
+      {"type": "local_shell_call", "id": "lsh_1", "call_id": null, "status": "completed",
+       "action": {"type": "exec", "command": ["ls"]}},
+      {"type": "local_shell_call_output", "id": "lsh_1", "output": "made.txt"},
+      {"type": "local_shell_call", "call_id": "b", "action": {"type": "exec"}},
+      {"type": "function_call_output", "call_id": "b", "output": null}])"));
+  const auto call = [](const char* id, const char* name, const char* arguments) {
+    return ojson({{"id", id},
+                  {"type", "function"},
+                  {"function", {{"name", name}, {"arguments", arguments}}}});
+  };
+  REQUIRE(messages.size() == 7);
+  CHECK(messages[1]["tool_calls"] == ojson::array({call("a", "patch", R"({"input":"x\n\"y\""})")}));
+  CHECK(messages[2]["content"] == "ok");
+  CHECK(messages[3]["tool_calls"] ==
+        ojson::array({call("lsh_1", "local_shell", R"({"type":"exec","command":["ls"]})")}));
+  CHECK(messages[4] ==
+        ojson({{"role", "tool"}, {"tool_call_id", "lsh_1"}, {"content", "made.txt"}}));
+  CHECK(messages[6]["content"] == "");
+  // What is stored is read again.
+  const ojson items = items_of(ojson::parse(
+      R"([{"type": "custom_tool_call", "call_id": "a", "name": "patch", "input": null}])"));
+  CHECK(items[0] == ojson::parse(R"({"type": "custom_tool_call", "id": "ctc_r_in0",
+      "call_id": "a", "name": "patch", "input": "", "status": "completed"})"));
+  CHECK(items_of(items) == items);
+}
+
+TEST_CASE("items: those of tools that run elsewhere are kept, named once, and not shown") {
+  const ojson input = ojson::parse(R"([
+      {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [{"type": "x"}]},
+      {"role": "user", "content": "Q"},
+      {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "T"}]},
+      {"type": "web_search_call", "action": {"type": "search", "query": "q"}, "status": null},
+      {"type": "web_search_call", "action": {"type": "search", "query": "r"}},
+      {"role": "assistant", "content": "A"}])");
+  IgnoredMembers ignored;
+  name_unread_items(input, ignored);
+  CHECK(names_of(ignored) == "input=additional_tools, input=web_search_call");
+  name_unread_items(ojson("Hi"), ignored);
+  name_unread_items(ojson::parse(R"([1, {"type": 1}, {"type": "message"}])"), ignored);
+  CHECK(names_of(ignored) == "input=additional_tools, input=web_search_call");
+  const ojson items = items_of(input);
+  REQUIRE(items.size() == 6);
+  CHECK(items[3] == ojson::parse(R"({"type": "web_search_call", "id": "item_r_in3",
+      "action": {"type": "search", "query": "q"}})"));
+  ojson messages;
+  REQUIRE(messages_of(nullptr, items, 0, messages).ok());
+  CHECK(messages == ojson::parse(R"([{"role": "user", "content": "Q"},
+      {"role": "assistant", "content": "A", "reasoning_content": "T"}])"));
+}
+
+TEST_CASE("items: null content has no parts, and empty content leaves sealed reasoning sealed") {
+  const ojson items = items_of(ojson::parse(R"([
+      {"role": "assistant", "content": null},
+      {"type": "reasoning", "content": [], "encrypted_content": "x"},
+      {"type": "reasoning", "content": null, "encrypted_content": "x"}])"));
+  CHECK(items[0]["content"] == ojson::array());
+  CHECK_FALSE(items[1].contains("content"));
+  CHECK(has_sealed_items(items));
+  CHECK(messages_of_input(ojson::parse(R"([{"role": "user", "content": null}])"))[0]["content"] ==
+        "");
 }
 
 TEST_CASE("items: an output whose call is not there is refused") {
@@ -304,6 +382,35 @@ TEST_CASE("request: tools, choices and formats become a chat completion's, and a
   CHECK(response["max_output_tokens"] == 20);
 }
 
+TEST_CASE("request: tools that run elsewhere are left out and named, custom ones are functions") {
+  const ResponseRequest request = read(ojson::parse(R"({
+      "model": "m", "input": "Hi", "max_output_tokens": 1, "client_metadata": {"a": {"b": 1}},
+      "include": ["reasoning.encrypted_content", "web_search_call.results"],
+      "reasoning": {"effort": "low", "context": "all_turns"},
+      "tools": [{"type": "web_search"},
+                {"type": "function", "name": "shell", "strict": false},
+                {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "g"}]},
+                {"type": "custom", "name": "patch", "description": "d", "format": {
+                 "type": "grammar", "syntax": "lark", "definition": "start: \"a\""}},
+                {"type": "custom", "name": "say"}],
+      "tool_choice": {"type": "custom", "name": "patch"}})"));
+  CHECK(request.seals_reasoning);
+  CHECK(request.chat.max_tokens == 1);
+  CHECK(names_of(request.ignored) ==
+        "include=web_search_call.results, tools=web_search, tools=namespace, tools.format=lark, "
+        "reasoning.context");
+  REQUIRE(request.chat.tools.size() == 3);
+  CHECK(request.chat.tools[0]["function"] == ojson({{"name", "shell"}, {"strict", false}}));
+  CHECK(request.chat.tools[1]["function"]["name"] == "patch");
+  CHECK(request.chat.tools[1]["function"]["parameters"]["required"] == ojson::array({"input"}));
+  CHECK(request.chat.offered_tools == std::vector<std::string>{"patch"});
+  CHECK(request.chat.tool_choice == api::ChatParams::ToolChoice::kRequired);
+  REQUIRE(request.response["tools"].size() == 3);
+  CHECK(request.response["tools"][2] == ojson::parse(R"({"type": "custom", "name": "say",
+      "description": null, "format": {"type": "text"}})"));
+  CHECK(request.response["tool_choice"] == ojson({{"type", "custom"}, {"name", "patch"}}));
+}
+
 TEST_CASE("request: json_object has a schema, if one is given") {
   const auto request = [](const char* format) {
     return read({{"model", "m"}, {"input", "Hi"}, {"text", {{"format", ojson::parse(format)}}}});
@@ -328,11 +435,32 @@ TEST_CASE("request: what is not served is refused by its name") {
   CHECK_THAT(with("best_of", 2), Contains("best_of: changes the answer"));
   CHECK_THAT(refused({{"input", "Hi"}, {"background", true}, {"store", false}}),
              Contains("background: true goes with store"));
-  CHECK_THAT(with("max_output_tokens", 15), Contains("max_output_tokens") && Contains("16"));
+  CHECK_THAT(with("max_output_tokens", 0), Contains("max_output_tokens") && Contains("from 1 "));
   CHECK_THAT(with("top_logprobs", 21), Contains("top_logprobs"));
-  CHECK_THAT(with("tools", ojson::array({{{"type", "web_search"}}})),
-             Contains("tools[0].type: is web_search"));
-  CHECK_THAT(with("include", ojson::array({"file_search_call.results"})), Contains("include"));
+  CHECK_THAT(with("tools", ojson::array({{{"name", "f"}}})), Contains("tools[0].type: is not"));
+  CHECK_THAT(with("tool_choice", {{"type", "web_search"}}),
+             Contains("tool_choice: names a tool of type web_search"));
+  CHECK_THAT(with("tool_choice", {{"type", "allowed_tools"}, {"tools", {{{"type", "mcp"}}}}}),
+             Contains("tool_choice: names a tool of type mcp"));
+  const auto tool = [&](const char* more) {
+    return with("tools", ojson::array({{{"type", "web_search"}}, ojson::parse(more)}));
+  };
+  CHECK_THAT(tool(R"({"type": "custom"})"), Contains("tools[1].name: is not of 1 to 64"));
+  CHECK_THAT(tool(R"({"type": "function", "name": "a b"})"), Contains("tools[1].name: is not of"));
+  CHECK_THAT(tool(R"({"type": "custom", "name": "a", "description": 1})"),
+             Contains("tools[1].description: is not a text"));
+  CHECK_THAT(tool(R"({"type": "custom", "name": "a", "format": {"type": "xml"}})"),
+             Contains("tools[1].format: is not of type text or grammar"));
+  CHECK_THAT(tool(R"({"type": "custom", "name": "a", "format": {"type": "grammar",
+      "syntax": "gbnf"}})"),
+             Contains("tools[1].format.syntax: is not lark or regex"));
+  CHECK_THAT(tool(R"({"type": "custom", "name": "a", "format": {"type": "grammar",
+      "syntax": "regex"}})"),
+             Contains("tools[1].format.definition: is not a text"));
+  CHECK_THAT(with("tools", ojson::parse(R"([{"type": "function", "name": "a"},
+                                            {"type": "custom", "name": "a"}])")),
+             Contains("tools[1].name: is a, the name of another tool"));
+  CHECK_THAT(with("include", ojson::array({1})), Contains("include"));
   CHECK_THAT(with("text", {{"format", {{"type", "xml"}}}}), Contains("text.format"));
   CHECK_THAT(with("store", "yes"), Contains("store: is not true or false"));
   CHECK_THAT(with("metadata", {{std::string(65, 'k'), "v"}}), Contains("metadata"));

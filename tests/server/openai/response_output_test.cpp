@@ -183,7 +183,122 @@ TEST_CASE("events: a call that broke off is left out where there is no stream") 
     CHECK(output.pieces().size() == 1);
     CHECK(response["output"][0]["type"] == (is_streamed ? "function_call" : "message"));
     CHECK(response["output"][0]["status"] == (is_streamed ? "incomplete" : "completed"));
+    if (!is_streamed) continue;
+    // Its arguments end as far as they came.
+    REQUIRE(made.events_size() > 4);
+    CHECK(ojson::parse(made.events(4).body()) ==
+          ojson::parse(R"({"type": "response.function_call_arguments.done", "sequence_number": 4,
+              "item_id": "fc_a_0", "output_index": 0, "arguments": "{\"a\": "})"));
+    CHECK(made.events(5).type() == "response.output_item.done");
   }
+}
+
+// The events of a response whose one call comes in these pieces of arguments.
+v1::ResponseEvents events_of_call(const std::string& tool, const std::vector<std::string>& pieces,
+                                  ResponseOutput& output) {
+  v1::ChatResponse message;
+  for (const std::string& piece : pieces) {
+    v1::ToolCallDelta& call = *message.add_deltas()->mutable_call();
+    if (&piece == &pieces.front()) {
+      call.set_id("call_0");
+      call.set_name(tool);
+    }
+    call.set_arguments(piece);
+  }
+  message.add_finished()->set_reason(v1::CHAT_FINISH_REASON_TOOL_CALLS);
+  v1::ResponseEvents events;
+  output.begin(&events);
+  output.push(message, &events);
+  output.finish(1764000001, &events);
+  return events;
+}
+
+TEST_CASE("events: a custom tool's call has its text, also when it is repeated") {
+  const ojson empty = begun_response(ojson::parse(R"({"id": "resp_0", "tools": [
+      {"type": "custom", "name": "patch"}, {"type": "function", "name": "f"}]})"));
+  ResponseOutput output(empty, "a_");
+  const v1::ResponseEvents events =
+      events_of_call("patch", {"{\"inp", "ut\": \"", "a\\", "nb", "c\"}"}, output);
+  std::vector<ojson> shown;
+  for (const v1::ResponseEvent& event : events.events()) {
+    shown.push_back(ojson::parse(event.body()));
+    shown.back().erase("sequence_number");
+  }
+  REQUIRE(shown.size() == 9);
+  CHECK(shown[2] == ojson::parse(R"({"type": "response.output_item.added", "output_index": 0,
+      "item": {"type": "custom_tool_call", "id": "ctc_a_0", "call_id": "call_0", "name": "patch",
+               "input": "", "status": "in_progress"}})"));
+  const auto delta = [](const char* text) {
+    return ojson({{"type", "response.custom_tool_call_input.delta"},
+                  {"item_id", "ctc_a_0"},
+                  {"output_index", 0},
+                  {"delta", text}});
+  };
+  CHECK(shown[3] == delta("a"));
+  CHECK(shown[4] == delta("\nb"));
+  CHECK(shown[5] == delta("c"));
+  CHECK(shown[6] == ojson::parse(R"({"type": "response.custom_tool_call_input.done",
+      "item_id": "ctc_a_0", "output_index": 0, "input": "a\nbc"})"));
+  CHECK(shown[7]["item"] == ojson::parse(R"({"type": "custom_tool_call", "id": "ctc_a_0",
+      "call_id": "call_0", "name": "patch", "input": "a\nbc", "status": "completed"})"));
+  CHECK(shown[8]["type"] == "response.completed");
+  const v1::ResponseEvents again = repeated(output.response(), output.pieces(), "a_", -1);
+  REQUIRE(again.events_size() == events.events_size());
+  for (int i = 0; i < again.events_size(); ++i) {
+    CHECK(again.events(i).body() == events.events(i).body());
+  }
+  // A function of another name stays one, and a call that breaks off is not complete.
+  ResponseOutput function(empty, "");
+  events_of_call("f", {"{\"input\": \"a\"}"}, function);
+  CHECK(function.response()["output"][0]["arguments"] == "{\"input\": \"a\"}");
+  ResponseOutput broken(empty, "");
+  const v1::ResponseEvents cut = events_of_call("patch", {"{\"input\": \"a"}, broken);
+  CHECK(broken.response()["output"][0]["status"] == "incomplete");
+  CHECK(broken.response()["output"][0]["input"] == "a");
+  const v1::ResponseEvents cut_again = repeated(broken.response(), broken.pieces(), "", -1);
+  REQUIRE(cut_again.events_size() == cut.events_size());
+  for (int i = 0; i < cut.events_size(); ++i) {
+    CHECK(cut_again.events(i).body() == cut.events(i).body());
+  }
+}
+
+TEST_CASE("events: a summary that is asked for is the text of the reasoning") {
+  v1::ChatResponse message;
+  message.add_deltas()->set_reasoning("Hm");
+  message.add_deltas()->set_reasoning(", yes");
+  message.add_deltas()->set_content("Yes");
+  ResponseOutput output(begun_response({{"id", "resp_0"}, {"reasoning", {{"summary", "auto"}}}}),
+                        "");
+  v1::ResponseEvents events;
+  output.begin(&events);
+  output.push(message, &events);
+  output.finish(0, &events);
+  std::string types, summary;
+  for (const v1::ResponseEvent& event : events.events()) {
+    const std::string type = event.type();
+    if (type.find("reasoning") == std::string::npos) continue;
+    types += type.substr(std::string("response.reasoning").size()) + " ";
+    if (type == "response.reasoning_summary_text.delta") {
+      summary += ojson::parse(event.body())["delta"];
+    }
+  }
+  CHECK(types ==
+        "_summary_part.added .delta _summary_text.delta .delta _summary_text.delta .done "
+        "_summary_text.done _summary_part.done ");
+  CHECK(summary == "Hm, yes");
+  const ojson& item = output.response()["output"][0];
+  CHECK(item["summary"] == ojson::parse(R"([{"type": "summary_text", "text": "Hm, yes"}])"));
+  CHECK(item["content"][0]["text"] == "Hm, yes");
+  const v1::ResponseEvents again = repeated(output.response(), output.pieces(), "", -1);
+  REQUIRE(again.events_size() == events.events_size());
+  for (int i = 0; i < again.events_size(); ++i) {
+    CHECK(again.events(i).body() == events.events(i).body());
+  }
+  // One that was stored without it is repeated as it was.
+  ojson older = output.response();
+  older["output"][0]["summary"] = ojson::array();
+  const v1::ResponseEvents without = repeated(older, output.pieces(), "", -1);
+  CHECK(without.events_size() == events.events_size() - 5);
 }
 
 TEST_CASE("events: reasoning comes sealed, too, and the same when it is repeated") {

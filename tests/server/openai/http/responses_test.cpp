@@ -134,6 +134,85 @@ TEST_CASE("responses: instructions, tools and formats act as in a chat completio
   CHECK(ojson::parse(text_of_response(server.answered(body)))["size"].get<int>() >= 1);
 }
 
+TEST_CASE("responses: tools and items that run elsewhere are left out, and a header names them") {
+  ResponseServer server;
+  ojson body = asked_for(ojson::parse(R"([{"role": "user", "content": "Hello"},
+      {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "q"}}])"));
+  const ojson plain = server.answered(asked_for("Hello"));
+  body["client_metadata"] = {{"session_id", "s"}};
+  body["include"] = ojson::array({"reasoning.encrypted_content"});
+  body["store"] = false;
+  body["tools"] = ojson::parse(R"([{"type": "web_search", "external_web_access": true},
+      {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}]}])");
+  const HttpReply reply = server.create(body);
+  INFO(reply.body);
+  REQUIRE(reply.status == 200);
+  CHECK(reply.header("lintel-ignored") ==
+        "input=web_search_call, tools=web_search, tools=namespace");
+  const ojson response = ojson::parse(reply.body);
+  CHECK(response["tools"].empty());
+  CHECK(text_of_response(response) == text_of_response(plain));
+  CHECK(response["usage"]["input_tokens"] == plain["usage"]["input_tokens"]);
+  const HttpReply counted = post(server.port(), "/v1/responses/input_tokens", body.dump());
+  CHECK_THAT(counted.header("lintel-ignored"), Contains("tools=web_search"));
+  CHECK(server.create(asked_for("Hello")).header("lintel-ignored").empty());
+  body["tool_choice"] = {{"type", "web_search"}};
+  CHECK(ojson::parse(server.create(body).body)["error"]["param"] == "tool_choice");
+}
+
+TEST_CASE("responses: a custom tool is called with a text of its format, and its result is read") {
+  ResponseServer server;
+  ojson body = asked_for("Which day?", 400);
+  body["tools"] =
+      ojson::parse(R"([{"type": "custom", "name": "show_day", "description": "Shows it.",
+      "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]{3,6}\n"}}])");
+  body["tool_choice"] = {{"type", "custom"}, {"name", "show_day"}};
+  body["parallel_tool_calls"] = false;
+  const ojson whole = server.answered(body);
+  REQUIRE(whole["output"].size() == 1);
+  const ojson& call = whole["output"][0];
+  CHECK(call["type"] == "custom_tool_call");
+  CHECK(call["name"] == "show_day");
+  const std::string input = call["input"];
+  CHECK(input.size() >= 4);
+  CHECK(input.size() <= 7);
+  CHECK(input.find_first_not_of("abcdefghijklmnopqrstuvwxyz") == input.size() - 1);
+
+  body["stream"] = true;
+  const std::vector<ojson> events = response_events(server.create(body).body);
+  std::string joined;
+  for (const ojson& event : events) {
+    if (event["type"] == "response.custom_tool_call_input.delta") joined += event["delta"];
+  }
+  CHECK(joined == input);
+
+  // The result goes back, to the response that is stored or with the call itself.
+  ojson next = asked_for(ojson::array(
+      {{{"type", "custom_tool_call_output"}, {"call_id", call["call_id"]}, {"output", "Monday"}}}));
+  next["previous_response_id"] = whole["id"];
+  const ojson stored = server.answered(next);
+  ojson all = ojson::array({{{"role", "user"}, {"content", "Which day?"}}, call, next["input"][0]});
+  const ojson given = server.answered(asked_for(all));
+  CHECK(stored["usage"]["input_tokens"] == given["usage"]["input_tokens"]);
+  CHECK(text_of_response(stored) == text_of_response(given));
+  // The same call of a function is the same prompt.
+  all[1] = {{"type", "function_call"},
+            {"call_id", call["call_id"]},
+            {"name", "show_day"},
+            {"arguments", ojson({{"input", input}}).dump()}};
+  CHECK(server.answered(asked_for(all))["usage"]["input_tokens"] == given["usage"]["input_tokens"]);
+}
+
+TEST_CASE("responses: a response is continued without input, from one token on") {
+  ResponseServer server;
+  const ojson first = server.answered(asked_for("Hello", 1));
+  CHECK(first["usage"]["output_tokens"] == 1);
+  ojson body = asked_for(ojson::array(), 1);
+  CHECK(server.create(body).status == 400);
+  body["previous_response_id"] = first["id"];
+  CHECK(server.answered(body)["usage"]["input_tokens"] > first["usage"]["input_tokens"]);
+}
+
 TEST_CASE("responses: thinking_token_budget and text.verbosity act as in a chat completion") {
   ResponseServer server([](ServerOptions& options) {
     std::ofstream(options.models.chat_templates.at(0).path, std::ios::app)
