@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -56,13 +57,15 @@ api::GenerateParams generate_params(const ReadChat& chat) {
     forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, params.sampling);
   }
   const RequestLimits& limits = chat.model->limits;
-  std::int64_t most = std::min(limits.chat_max_tokens, limits.max_new_tokens);
+  std::int64_t most = limits.max_new_tokens;
   if (transformer.config().max_tokens() > 0) {
     most = std::min(most, transformer.config().max_tokens() -
                               static_cast<std::int64_t>(chat.prompt.ids.size()));
   }
-  params.max_new_tokens =
-      chat.request.max_tokens.value_or(static_cast<std::uint32_t>(std::max<std::int64_t>(most, 0)));
+  std::int64_t wanted = chat.request.max_tokens.value_or(limits.chat_max_tokens);
+  const bool is_shortened = !chat.request.max_tokens || chat.request.shortens_answer;
+  if (is_shortened) wanted = std::clamp<std::int64_t>(most, 0, wanted);
+  params.max_new_tokens = static_cast<std::uint32_t>(wanted);
   if (!stop.ignore_eos) {
     const auto eos = transformer.tokenizer()->eos();
     params.stop.token_ids.insert(params.stop.token_ids.end(), eos.begin(), eos.end());
@@ -139,6 +142,21 @@ nlohmann::ordered_json answer_of(const ChatTurn& turn, const api::ChatParams& re
   }
   if (!calls.empty()) answer["tool_calls"] = std::move(calls);
   return answer;
+}
+
+// The fewest tokens that an answer is shortened to where there is no memory for more. What others
+// hold now will be free again: then a short answer is worth less than one that is asked for later.
+std::uint32_t least_tokens(const grpc::Status& status) {
+  constexpr std::uint32_t kWorthwhile = 1024;
+  switch (status.error_code()) {
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return kWorthwhile;
+    case grpc::StatusCode::FAILED_PRECONDITION:  // never, with so many
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      return 1;
+    default:
+      return std::numeric_limits<std::uint32_t>::max();
+  }
 }
 
 std::optional<ReasoningBudget> reasoning_budget(const ReadChat& chat, const ChatOutput& output) {
@@ -391,6 +409,25 @@ grpc::Status ChatGeneration::charge_output(RpcCall& rpc, const CallScope& scope,
   return charge_kept_answer(rpc, scope, prepared, kField);
 }
 
+grpc::Status ChatGeneration::admit(RpcCall& rpc, StreamCall& call, const ReadChat& chat,
+                                   PreparedChat& prepared) const {
+  api::GenerateParams params = generate_params(chat);
+  for (;;) {
+    GenerationTarget target;
+    target.model = chat.model;
+    prepared.prepared = {};
+    prepared.prepared.memory = call.scope.charge();
+    grpc::Status status = prepare_generation(context_, call.scope.caller().name, params,
+                                             params.prompt, call_deadline(rpc, context_.clock),
+                                             std::move(target), prepared.prepared);
+    if (status.ok()) status = charge_output(rpc, call.scope, prepared);
+    const std::uint32_t least = least_tokens(status);
+    std::uint32_t& most = *params.max_new_tokens;
+    if (status.ok() || !chat.request.shortens_answer || most <= least) return status;
+    most = std::max(most / 2, least);
+  }
+}
+
 bool ChatGeneration::has_stored(const CallScope& scope, const ReadChat& chat) const {
   StoredChatStates* const stored = context_.chat_states;
   return stored != nullptr && keeps_states(context_, chat) &&
@@ -413,16 +450,8 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
   prepared.output.stops = stops_of(chat);
   add_left_out(chat, rpc);
-  const api::GenerateParams params = generate_params(chat);
-  GenerationTarget target;
-  target.model = chat.model;
-  prepared.prepared.memory = call.scope.charge();
-  grpc::Status status =
-      prepare_generation(context_, call.scope.caller().name, params, params.prompt,
-                         call_deadline(rpc, context_.clock), std::move(target), prepared.prepared);
-  if (!status.ok()) return status;
+  grpc::Status status = admit(rpc, call, chat, prepared);
   GenerationRequest& request = prepared.prepared.checked.request;
-  status = charge_output(rpc, call.scope, prepared);
   if (status.ok()) status = add_grammar(rpc, chat, request);
   if (!status.ok()) return status;
   request.caches_prefix = chat.request.cache;

@@ -139,6 +139,10 @@ class ChatGeneration {
  private:
   // Charges what is kept of the answer. Not OK: as request_memory_refusal().
   static grpc::Status charge_output(RpcCall& rpc, const CallScope& scope, PreparedChat& chat);
+  // Memory for the call and its answer, which is shortened to what there is where the request
+  // permits.
+  grpc::Status admit(RpcCall& rpc, StreamCall& call, const ReadChat& chat,
+                     PreparedChat& prepared) const;
   // What the answer may be, in the request that is to be submitted.
   grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
   // Of the states that were kept in a turn those go that the next one cannot begin with.

@@ -41,6 +41,7 @@ struct ChatParams {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::optional<std::uint32_t> max_tokens;
+  bool shortens_answer = false;  // max_tokens beyond context or memory are as many as fit
   bool logprobs = false;
   bool return_token_ids = false;
   bool skip_special_tokens = true;  // false: they are spelt in the answer
