@@ -281,9 +281,10 @@ class HandlerService : public RpcService {
   // A unary method that may wait.
   template <typename Self, typename Request, typename Response>
   void serve(Method method, Task<grpc::Status> (Self::*handler)(Call, Request, Response&)) {
-    serve_unary<Request, Response>(
+    using Wire = typename WireOf<Request>::Type;
+    serve_unary<Wire, Response>(
         info_of(method).name,
-        [this, method, handler](RpcCall& rpc, const LazyMessage<Request>& request,
+        [this, method, handler](RpcCall& rpc, const LazyMessage<Wire>& request,
                                 Response& response) {
           RpcReactor* const reactor = rpc.default_reactor();
           auto* const call = new WaitingCall(context_, rpc, method);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/lintel_v1/chat_service.h"
 
-#include <string_view>
+#include <memory>
 #include <utility>
 
 namespace lintel {
@@ -32,15 +32,21 @@ void ChatStream::add_use(TokenUse used, v1::ChatResponse& message) noexcept {
 
 namespace {
 
-// Reads a body, and charges the call with what it becomes.
-grpc::Status read_body(const Call& call, std::string_view body, bool refuses_unknown,
-                       ReadChat& chat) {
-  ChatRequest request;
-  request.charge = call.scope.charge();
-  read_chat_request(body, call.scope.caller().name, chat.is_cancelled, request);
-  chat.take(request);
-  if (!request.status.ok()) return request.status;
-  return report_ignored(request.ignored, refuses_unknown, call.rpc);
+// Takes a request that was read, or reads its body and charges the call with what that becomes.
+template <typename Message>
+grpc::Status read_asked(const Call& call, ObjectOr<Message, ChatRequest>& asked,
+                        bool refuses_unknown, ReadChat& chat) {
+  if (asked.object == nullptr) {
+    asked.object = std::make_unique<ChatRequest>();
+    asked.object->charge = call.scope.charge();
+    read_chat_request(asked.message.body(), call.scope.caller().name, chat.is_cancelled,
+                      *asked.object);
+    asked.message = {};
+  }
+  const std::unique_ptr<ChatRequest> request = std::move(asked.object);
+  chat.take(*request);
+  if (!request->status.ok()) return request->status;
+  return report_ignored(request->ignored, refuses_unknown, call.rpc);
 }
 
 }  // namespace
@@ -51,11 +57,12 @@ ChatService::ChatService(const ServiceContext& context, ChatGeneration& generati
   serve_stream<v1::ChatResponse>(Method::kCompleteChat, &ChatService::complete);
 }
 
-Task<grpc::Status> ChatService::render(Call call, v1::RenderChatRequest wire,
+Task<grpc::Status> ChatService::render(Call call,
+                                       ObjectOr<v1::RenderChatRequest, ChatRequest> asked,
                                        v1::RenderChatResponse& response) {
   ReadChat chat;
   chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
-  grpc::Status status = read_body(call, wire.body(), context_.refuses_unknown_members, chat);
+  grpc::Status status = read_asked(call, asked, context_.refuses_unknown_members, chat);
   if (!status.ok()) co_return status;
   chat.model = co_await chat_model_use(call, chat.request.base.model, status);
   if (chat.model == nullptr) co_return status;
@@ -75,17 +82,7 @@ Task<grpc::Status> ChatService::complete(Call call, ObjectOr<v1::ChatRequest, Ch
   if (!status.ok()) co_return status;
   ReadChat chat;
   chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
-  if (asked.object != nullptr) {
-    status = asked.object->status;
-    chat.take(*asked.object);
-    if (status.ok()) {
-      status = report_ignored(asked.object->ignored, context_.refuses_unknown_members, call.rpc);
-    }
-    asked.object = nullptr;
-  } else {
-    status = read_body(call, asked.message.body(), context_.refuses_unknown_members, chat);
-    asked.message = {};
-  }
+  status = read_asked(call, asked, context_.refuses_unknown_members, chat);
   if (!status.ok()) co_return status;
   chat.model = co_await chat_model_use(call, chat.request.base.model, status);
   if (chat.model == nullptr) co_return status;

@@ -40,7 +40,7 @@ class ChatService final : public HandlerService {
   ChatService(const ServiceContext& context, ChatGeneration& generation);
 
  private:
-  Task<grpc::Status> render(Call call, v1::RenderChatRequest wire,
+  Task<grpc::Status> render(Call call, ObjectOr<v1::RenderChatRequest, ChatRequest> asked,
                             v1::RenderChatResponse& response);
   Task<grpc::Status> complete(Call call, ObjectOr<v1::ChatRequest, ChatRequest> asked,
                               ChatStream& stream);
