@@ -60,6 +60,13 @@ int hex_digit(char c) {
 void HttpRoutes::add(HttpRoute route) {
   assert(!route.path.empty() && route.path.front() == '/');
   std::vector<std::string> segments = segments_of(route.path);
+  const auto same = std::ranges::find_if(entries_, [&](const Entry& entry) {
+    return entry.route.method == route.method && entry.route.path == route.path;
+  });
+  if (same != entries_.end()) {
+    same->route = std::move(route);
+    return;
+  }
   entries_.push_back({std::move(route), std::move(segments)});
 }
 
@@ -85,12 +92,13 @@ HttpRoutes::Found HttpRoutes::find(std::string_view method, std::string_view pat
 void HttpRoutes::add(const HttpProtocol& protocol) { protocols_.push_back(&protocol); }
 
 const HttpProtocol& HttpRoutes::protocol_of(std::string_view path) const {
+  const HttpProtocol* found = &connect_protocol();
   for (const HttpProtocol* const protocol : protocols_) {
     const std::string& above = protocol->path;
-    if (!path.starts_with(above)) continue;
-    if (path.size() == above.size() || path[above.size()] == '/') return *protocol;
+    if (!path.starts_with(above) || above.size() <= found->path.size()) continue;
+    if (path.size() == above.size() || path[above.size()] == '/') found = protocol;
   }
-  return connect_protocol();
+  return *found;
 }
 
 std::vector<const HttpRoute*> HttpRoutes::all() const {

@@ -62,7 +62,7 @@ struct HttpRoute {
 // Filled before the listener starts, constant from then on.
 class HttpRoutes {
  public:
-  // REQUIRES: no route has the same method and path.
+  // Takes the place of a route of the same method and path.
   void add(HttpRoute route);
   // `protocol` outlives the object.
   void add(const HttpProtocol& protocol);
@@ -74,7 +74,7 @@ class HttpRoutes {
   };
   // A path without {} wins over one with it, then the earlier added.
   Found find(std::string_view method, std::string_view path) const;
-  // Of a path, with a route or without.
+  // Of a path, with a route or without: the one with the longest path.
   const HttpProtocol& protocol_of(std::string_view path) const;
   // In the order in which they were added; for tests. As long as none is added.
   std::vector<const HttpRoute*> all() const;

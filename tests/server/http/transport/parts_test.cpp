@@ -52,6 +52,9 @@ TEST_CASE("a route is found by its method and path, and what stands for its wild
   CHECK(path_of("GET", "/files") == "none, ");
   CHECK(path_of("GET", "/files/") == "none, ");
   CHECK(percent_decoded("%41%4a%zz%4") == "AJ%zz%4");
+  // One of the same method and path takes its place.
+  routes.add({.method = "GET", .path = "/", .handle = {}, .is_open = true});
+  CHECK(routes.find("GET", "/").route->is_open);
 }
 
 TEST_CASE("a protocol has its own headers of tokens, shape of errors and exposed headers") {
@@ -70,6 +73,15 @@ TEST_CASE("a protocol has its own headers of tokens, shape of errors and exposed
   CHECK(error_of("/other") == "other: none");
   CHECK(error_of("/other/x") == "other: none");
   CHECK(error_of("/others") == "{\"code\":\"not_found\",\"message\":\"none\"}\n");
+  HttpProtocol below = other;
+  below.path = "/other/x";
+  below.exposed_headers = {};
+  below.refuse = [](const HttpRequest&, int http_status, const grpc::Status&) {
+    return HttpAnswer{http_status, {}, "below"};
+  };
+  routes.add(below);
+  CHECK(error_of("/other/x/y") == "below");
+  CHECK(error_of("/other/y") == "other: none");
   CHECK(routes.exposed_headers() ==
         "grpc-status, grpc-message, grpc-status-details-bin, retry-after, x-request-id, "
         "lintel-replica, other-id");
