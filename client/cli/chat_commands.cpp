@@ -196,19 +196,8 @@ class Talk {
   // Runs `body` and prints the error of a call that fails; the conversation continues.
   template <typename Body>
   void attempt(Body&& body) {
-    std::string text;
-    try {
-      return body();
-    } catch (const CallError& error) {
-      if (console_.cancellation().cancelled()) throw;
-      text = call_error_text(error, *flags_.command);
-    } catch (const UsageError& error) {
-      text = error.what();
-    } catch (const Failure& error) {
-      text = error.what();
-    }
-    console_.flush();
-    say(text);
+    const auto error = error_of_turn(console_, *flags_.command, std::forward<Body>(body));
+    if (error) say(*error);
   }
 
   void ask(const std::string& question) {

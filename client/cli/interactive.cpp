@@ -273,19 +273,9 @@ class Interactive {
   // Runs `body` and prints the error of a call that fails; the next line is read.
   template <typename Body>
   void attempt(Body&& body) {
-    std::string text;
-    try {
-      return body();
-    } catch (const CallError& error) {
-      if (console_.cancellation().cancelled()) throw;
-      text = call_error_text(error, *setting_.flags.command);
-    } catch (const UsageError& error) {
-      text = error.what();
-    } catch (const Failure& error) {
-      text = error.what();
-    }
-    console_.flush();
-    console_.err("lintel: " + text + "\n");
+    const auto error = error_of_turn(console_, *setting_.flags.command, std::forward<Body>(body));
+    if (!error) return;
+    console_.err("lintel: " + *error + "\n");
     failed_ = true;
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,27 @@ namespace lintel::cli {
 // Of a failed call: one line without a newline, ending with the status code in parentheses. A field
 // of the request is named by the flag of `command` that filled it, where there is one.
 std::string call_error_text(const CallError& error, const CLI::App& command);
+
+// Runs `body`, a turn of a conversation on a terminal. Returns what is to be printed where a call
+// or what was typed is wrong, after all output before it was written; nothing: it went well. Throws
+// what ends the conversation, a CallError among it after the console was cancelled.
+template <typename Body>
+std::optional<std::string> error_of_turn(Console& console, const CLI::App& command, Body&& body) {
+  std::string text;
+  try {
+    body();
+    return std::nullopt;
+  } catch (const CallError& error) {
+    if (console.cancellation().cancelled()) throw;
+    text = call_error_text(error, command);
+  } catch (const UsageError& error) {
+    text = error.what();
+  } catch (const Failure& error) {
+    text = error.what();
+  }
+  console.flush();
+  return text;
+}
 
 // The program `lintel` but for signals.
 
