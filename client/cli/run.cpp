@@ -79,8 +79,8 @@ std::string name_of_path(const fs::path& path) {
   return name.empty() ? "model" : name;
 }
 
-// Throws UsageError.
-Wanted parse_model(const std::string& text) {
+// Throws UsageError. Says so where `text` may be meant as a path and is taken for a model of a hub.
+Wanted parse_model(const std::string& text, Console& console) {
   std::error_code error;
   if (fs::exists(text, error)) return {.name = name_of_path(text), .path = text, .source = {}};
   const bool is_path = text.starts_with('/') || text.starts_with('.') || text.starts_with('~') ||
@@ -93,6 +93,9 @@ Wanted parse_model(const std::string& text) {
   hub::PullSource source = parse_source(text);
   if (source.repo.find('/') == std::string::npos) {
     throw UsageError("MODEL: " + text + " is neither a directory or file nor ORG/NAME of a hub");
+  }
+  if (text.find("://") == std::string::npos && fs::is_directory(text.substr(0, text.find('/')))) {
+    console.err("lintel: " + text + " is no file or folder here; taken for a model of the hub\n");
   }
   return {.name = hub::name_of(source), .path = {}, .source = std::move(source)};
 }
@@ -332,7 +335,7 @@ class OwnServer {
 };
 
 int run_model(const RunFlags& flags, const TalkOver& talk, Console& console) {
-  Wanted wanted = parse_model(flags.model);
+  Wanted wanted = parse_model(flags.model, console);
   std::optional<std::string> question;
   if (!flags.prompt.empty()) question = flags.prompt;
   ConnectionFlags connection = flags.connection;

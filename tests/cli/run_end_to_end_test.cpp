@@ -139,6 +139,17 @@ TEST_CASE_METHOD(RunFixture, "lintel run ends with a status and a reason for wha
   const Result missing = ask("./nowhere", "a");
   CHECK(missing.code == 2);
   CHECK_THAT(missing.err, Contains("MODEL: ./nowhere: No such file or directory"));
+  // A name of a hub that looks like a path: its first part is a folder here.
+  const fs::path folder = fs::current_path() / directory.path().filename();
+  fs::create_directory(folder);
+  const std::string typo = folder.filename().string() + "/typo";
+  const Result path = ask(typo, "a", {"--offline"});
+  fs::remove(folder);
+  CHECK(path.code == 1);
+  CHECK_THAT(path.err, Contains("lintel: " + typo +
+                                " is no file or folder here; taken for a "
+                                "model of the hub\n"));
+  CHECK_THAT(ask("org/typo", "a", {"--offline"}).err, !Contains("taken for"));
   CHECK(ask("gpt2", "a").code == 2);
   CHECK(ask("org/na me", "a").code == 2);
 
