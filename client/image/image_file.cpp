@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "client/image/png.h"
 
@@ -68,9 +69,22 @@ std::uint32_t big_endian(const unsigned char* bytes) {
          (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
 }
 
+// Of a file that begins with these bytes: "JPEG"; null: none that is known.
+const char* kind_of_picture(const unsigned char* header) {
+  const std::string_view begin(reinterpret_cast<const char*>(header), 4);
+  if (begin.starts_with("\xff\xd8\xff")) return "JPEG";
+  if (begin == "GIF8") return "GIF";
+  if (begin == "RIFF") return "WebP";
+  if (begin.starts_with("BM")) return "BMP";
+  return nullptr;
+}
+
 // The header's first four bytes, checked: unsigned bytes in so many dimensions. `what`: "images".
 void read_kind(Reader& reader, int dimensions, const std::string& what, unsigned char* header) {
   if (reader.read(header, 4) < 4) reader.fail("too short for an IDX header");
+  if (const char* const kind = kind_of_picture(header)) {
+    reader.fail("a picture in " + std::string(kind) + "; PNG and MNIST's files (IDX) are read");
+  }
   if (header[0] != 0 || header[1] != 0) reader.fail("neither IDX nor PNG: it starts like neither");
   if (header[2] != 0x08) {
     reader.fail("IDX values of type " + std::to_string(header[2]) +
@@ -147,8 +161,10 @@ std::vector<GrayImage> cut_sheet(const std::filesystem::path& file, const GrayIm
                                  int height, int pixels, int channels) {
   const int width = pixels * channels;
   if (sheet.height % height != 0 || sheet.width % width != 0) {
-    throw ImageError(file.string() + ": " + size_text(sheet.height, sheet.width / channels) +
-                     " pixels are no whole number of images of " + size_text(height, pixels));
+    throw ImageError(
+        file.string() + ": " + size_text(sheet.height, sheet.width / channels) +
+        " pixels are no whole number of images of " + size_text(height, pixels) +
+        (channels == 1 ? "; --fit puts a photograph of one digit into that size" : ""));
   }
   std::vector<GrayImage> images;
   for (int top = 0; top < sheet.height; top += height) {

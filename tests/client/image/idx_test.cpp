@@ -90,7 +90,10 @@ TEST_CASE("a hostile IDX file is refused by name and reason") {
     return error;
   };
   CHECK_THAT(refusal(""), Contains("too short"));
-  CHECK_THAT(refusal("GIF89a"), Contains("neither IDX nor PNG"));
+  CHECK_THAT(refusal("Lintel"), Contains("neither IDX nor PNG"));
+  CHECK_THAT(refusal("GIF89a"), Contains("a picture in GIF; PNG and MNIST's files (IDX) are read"));
+  CHECK_THAT(refusal("\xff\xd8\xff\xe0 JFIF"), Contains("a picture in JPEG"));
+  CHECK_THAT(refusal("RIFF\1\2\3\4WEBP"), Contains("a picture in WebP"));
   CHECK_THAT(refusal(be(0x00000801) + be(1) + "x"), Contains("1 dimensions") && Contains("labels"));
   CHECK_THAT(refusal(be(0x00000D03) + be(1) + be(1) + be(1) + "x"), Contains("type 13"));
   CHECK_THAT(refusal(be(0x00000803) + be(1)), Contains("header is truncated"));

@@ -103,7 +103,7 @@ TEST_CASE("a sheet is cut into the images it holds, row by row") {
     CHECK(to_canvas(images[i]).cells == cells[i].cells);
   }
   CHECK_THROWS_WITH(read_images(file, 3, 5),
-                    Catch::Contains("8x15 pixels are no whole number of images of 3x5"));
+                    Catch::Contains("8x15 pixels are no whole number of images of 3x5; --fit "));
 }
 
 TEST_CASE("an image file of another size is refused with both") {
