@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "bench/attentions.h"
 #include "bench/commands.h"
@@ -65,13 +66,14 @@ class LengthExperiment {
         files_(config_),
         measurement_(flags.run, "length",
                      describe(shape_.name + " without end", config_) + ", random weights", console),
-        progress_(console, 0, "tokens read") {}
+        progress_(std::in_place, console, 0, "tokens read") {}
 
   int run() {
     std::vector<Curve> curves;
     for (const NamedAttention& which : find_attentions(shape_, "--attention", flags_.attention)) {
       curves.push_back(measure(which));
     }
+    progress_.reset();  // the tables begin on a line of their own
     measurement_.add(time_table(curves));
     measurement_.add(memory_table(curves));
     measurement_.add(plots_of(curves));
@@ -116,7 +118,7 @@ class LengthExperiment {
         tokens.push_back(static_cast<std::int32_t>(draw.uniform(0) * config_.vocab_size));
       }
       run_on_workers(1, [&](int) { sequence.read(0, tokens); });
-      progress_.add(static_cast<std::int64_t>(tokens.size()));
+      progress_->add(static_cast<std::int64_t>(tokens.size()));
     }
     return true;
   }
@@ -184,7 +186,7 @@ class LengthExperiment {
   const ModelConfig config_;
   const ModelFiles files_;
   Measurement measurement_;
-  cli::Progress progress_;
+  std::optional<cli::Progress> progress_;  // until the tables are printed
 };
 
 }  // namespace
