@@ -8,6 +8,10 @@ namespace lintel::cli {
 namespace {
 
 constexpr const char* kAdminFooter = R"(
+The server asks for the role admin. A token has it (`lintel token new --roles admin`), or a client certificate that
+the server's --admin-certificate names. At a server without tokens everybody has it who connects in plain text to a
+loopback address or a unix socket.
+
 Examples:
   lintel admin log-level
   lintel admin log-level debug --token @admin.token
@@ -30,11 +34,7 @@ int run_log_level(const AdminFlags& flags, Console& console) {
 }  // namespace
 
 void add_admin(CLI::App& app, CommandLine& command_line) {
-  CLI::App* command = app.add_subcommand(
-      "admin",
-      "Change a running server. Needs the role admin: a token with it, or of a server without "
-      "tokens plain text on a loopback address or a unix socket, or a certificate that its "
-      "--admin-certificate names");
+  CLI::App* command = app.add_subcommand("admin", "Change a running server: its log level");
   command->require_subcommand(1);
   command->footer(kAdminFooter);
   auto flags = std::make_shared<AdminFlags>();

@@ -253,8 +253,9 @@ std::string describe(const v1::Model& model) {
                              : std::to_string(model.trained_length()) + " tokens"},
       {"parameters", std::to_string(model.parameters())},
       {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
-      {"why", model.weight_type_reason().empty() ? "as --weight-type has it, or too small to gain"
-                                                 : model.weight_type_reason()},
+      {"why", model.weight_type_reason().empty()
+                  ? "set by --weight-type, or a model too small to get faster"
+                  : model.weight_type_reason()},
       {"kernels", model.kernels()},
       {"session state", state_text(model)},
       {"fingerprint", model.fingerprint()},

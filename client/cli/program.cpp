@@ -135,6 +135,10 @@ std::string message_of(const CallError& error, const CLI::App& command) {
   for (const ResourceProblem& resource : error.resources()) {
     if (text.find(resource.name) == std::string::npos) add(resource.type + " " + resource.name);
   }
+  if (error.code() == grpc::StatusCode::UNAUTHENTICATED) {
+    const CLI::Option* const token = command.get_option_no_throw("--token");
+    if (token != nullptr && token->count() == 0) add("--token TOKEN or @FILE gives one");
+  }
   if (error.retry_delay()) {
     add("try again in " + std::to_string(error.retry_delay()->count()) + " ms");
   }
@@ -229,6 +233,25 @@ std::string unknown_command_text(const std::string& word, const CLI::App& parent
                          describe::nearest_word(word, commands_of(parent)));
 }
 
+// What CLI11 says of a value, in the words of other errors: "--format 'xml': expected text, tokens
+// or jsonl" of "--format: xml not in {text,tokens,jsonl}"; what it says of others as it is.
+std::string value_error_text(const std::string& said) {
+  constexpr std::string_view kNoNumber = "Could not convert: ", kIs = " = ", kNotIn = " not in {";
+  const std::size_t is = said.find(kIs);
+  if (said.starts_with(kNoNumber) && is != std::string::npos) {
+    return said.substr(kNoNumber.size(), is - kNoNumber.size()) + " '" +
+           said.substr(is + kIs.size()) + "': expected a number";
+  }
+  const std::size_t colon = said.find(": "), not_in = said.rfind(kNotIn);
+  if (colon >= not_in || not_in == std::string::npos || !said.ends_with('}')) return said;
+  std::istringstream list(said.substr(not_in + kNotIn.size()));
+  std::vector<std::string> words;
+  for (std::string word; std::getline(list, word, ',');) words.push_back(word);
+  words.back().pop_back();  // the brace
+  return said.substr(0, colon) + " '" + said.substr(colon + 2, not_in - colon - 2) +
+         "': expected " + joined(words);
+}
+
 std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
                           const CLI::App& command) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
@@ -253,7 +276,7 @@ std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
   if (required && !commands_of(command).empty()) {
     return "a command is missing: " + joined(commands_of(command));
   }
-  return error.what();
+  return value_error_text(error.what());
 }
 
 // The sub-command that was chosen, or the program where none was.
@@ -297,7 +320,7 @@ that Ctrl-C or another signal ends dies of it: 130 in a shell. A second signal e
 }  // namespace
 
 int run_command_line(std::vector<std::string> arguments, Console& console) {
-  CLI::App app("Talks to a Lintel server: streams from linear transformers over gRPC.", "lintel");
+  CLI::App app("Talks to models: at a Lintel server, or from files and hubs (lintel run).", "lintel");
   CommandLine command_line{console, nullptr};
   app.set_version_flag("--version", "lintel " LINTEL_VERSION);
   describe::add_flags(app);

@@ -171,7 +171,8 @@ void add_tokenize(CLI::App& app, CommandLine& command_line) {
 
   CLI::App* detokenize = app.add_subcommand("detokenize", "Show token ids of a model as text");
   detokenize->footer(kDetokenizeFooter);
-  detokenize->add_option("IDS", flags->ids, "The ids");
+  detokenize->add_option("IDS", flags->ids, "The ids, with blanks or commas between them")
+      ->delimiter(',');
   detokenize
       ->add_option("--input", flags->input, "Lists of ids, a JSON object a line; -: standard input")
       ->type_name("FILE");

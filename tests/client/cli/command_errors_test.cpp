@@ -84,6 +84,13 @@ TEST_CASE("an error about an unknown command or flag suggests a similar one") {
   CHECK_THAT(err({"health", "now"}), Catch::Contains("one argument too many: now"));
 }
 
+TEST_CASE("an error about a value has flag, value and what is expected") {
+  const auto err = [](std::vector<std::string> line) { return run_lintel(line).err; };
+  CHECK_THAT(err({"generate", "--format", "xml"}),
+             Catch::StartsWith("lintel: --format 'xml': expected text, tokens or jsonl (see "));
+  CHECK_THAT(err({"detokenize", "1,a"}), Catch::StartsWith("lintel: IDS '1,a': expected a number"));
+}
+
 TEST_CASE("commands of other programs: the error names the command that does the same") {
   const auto err = [](std::vector<std::string> line) {
     const CommandResult result = run_lintel(line);

@@ -33,6 +33,7 @@ TEST_CASE("tokenize and detokenize print a line of JSON for each text") {
   CHECK(server.run({"tokenize", "--add-special", "--parse-special", "a"}).out ==
         "{\"text\":\"a\",\"ids\":[1000,1001,97]}\n");
   CHECK(server.run({"detokenize", "97", "98"}).out == "{\"text\":\"ab\",\"ids\":[97,98]}\n");
+  CHECK(server.run({"detokenize", "97,98"}).out == "{\"text\":\"ab\",\"ids\":[97,98]}\n");
   CHECK(server.run_file("tokenize", "{\"text\": \"a\"}\n{\"text\": \"\"}\n").out ==
         "{\"text\":\"a\",\"ids\":[97]}\n{\"text\":\"\",\"ids\":[]}\n");
   CHECK(server.run_file("detokenize", "{\"ids\": [97]}\n{\"ids\": []}\n").out ==
