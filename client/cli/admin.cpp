@@ -9,8 +9,8 @@ namespace {
 
 constexpr const char* kAdminFooter = R"(
 The server asks for the role admin. A token has it (`lintel token new --roles admin`), or a client certificate that
-the server's --admin-certificate names. At a server without tokens everybody has it who connects in plain text to a
-loopback address or a unix socket.
+the server's --admin-certificate names. A server without tokens grants it on plain text connections to a loopback
+address or a unix socket.
 
 Examples:
   lintel admin log-level

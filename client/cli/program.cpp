@@ -320,7 +320,8 @@ that Ctrl-C or another signal ends dies of it: 130 in a shell. A second signal e
 }  // namespace
 
 int run_command_line(std::vector<std::string> arguments, Console& console) {
-  CLI::App app("Talks to models: at a Lintel server, or from files and hubs (lintel run).", "lintel");
+  CLI::App app("Talks to models: at a Lintel server, or from files and hubs (lintel run).",
+               "lintel");
   CommandLine command_line{console, nullptr};
   app.set_version_flag("--version", "lintel " LINTEL_VERSION);
   describe::add_flags(app);
