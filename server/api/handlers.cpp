@@ -162,4 +162,16 @@ SharedModel ModelUse::await_resume() {
   return std::move(model_);
 }
 
+grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info) {
+  if (context.persistent_sessions == nullptr || info.durability == Durability::kNone)
+    return grpc::Status::OK;
+  if (const SessionRefusal refusal = context.persistent_sessions->persist(info.id, owner)) {
+    context.sessions.remove(info.id, owner);
+    return store_refusal(refusal, context.sessions.options(), /*session_id=*/"", owner);
+  }
+  // With what the store says of it.
+  if (auto kept = context.persistent_sessions->find(info.id, owner)) info = *std::move(kept);
+  return grpc::Status::OK;
+}
+
 }  // namespace lintel
