@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,6 +20,7 @@
 #include "server/openai/chat_request.h"
 #include "server/openai/http/errors.h"
 #include "server/openai/members.h"
+#include "server/rpc/ignored_members.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -140,6 +142,19 @@ class Members {
   Body& body_;
 };
 
+// Names in a header the members that a request goes without.
+void name_ignored(const Body& body, std::initializer_list<std::string_view> known,
+                  HttpExchange& exchange) {
+  IgnoredMembers ignored;
+  for (const auto& [name, value] : body.items()) {
+    if (!value.is_null() && std::ranges::find(known, name) == known.end()) ignored.add(name);
+  }
+  std::string header;
+  if (ignored.report(/*refuses=*/false, header).ok() && !header.empty()) {
+    exchange.add_header(kIgnoredHeader, header);
+  }
+}
+
 // The object that a body is. Not OK: it is none, or beyond the bounds.
 grpc::Status read_body(std::string_view text, JsonBudget& budget, Body& body) {
   JsonFailure failure;
@@ -207,6 +222,12 @@ grpc::Status tokenize(const SharedExchange& exchange, const std::string& text, J
   request.set_parse_special(!is_llama || members.read_flag("parse_special", true));
   request.set_with_pieces(with_pieces);
   if (!members.status.ok()) return members.status;
+  if (is_llama) {
+    name_ignored(body, {"model", "content", "add_special", "parse_special", "with_pieces"},
+                 *exchange);
+  } else {
+    name_ignored(body, {"model", "prompt", "add_special_tokens", "return_token_strs"}, *exchange);
+  }
   answer_call<v1::TokenizeResponse>(
       calls, exchange, "lintel.v1.ModelService/Tokenize", std::move(request),
       [is_llama, with_pieces](const v1::TokenizeResponse& response) {
@@ -231,6 +252,7 @@ grpc::Status detokenize(const SharedExchange& exchange, const std::string& text,
   if (!members.status.ok()) return members.status;
   request.mutable_ids()->Add(ids.begin(), ids.end());
   request.set_with_special(true);
+  name_ignored(body, {"model", "tokens"}, *exchange);
   answer_call<v1::DetokenizeResponse>(calls, exchange, "lintel.v1.ModelService/Detokenize",
                                       std::move(request),
                                       [](const v1::DetokenizeResponse& response) {

@@ -113,6 +113,8 @@ TEST_CASE("tokenize: llama.cpp's body has ids, or ids with their pieces") {
   CHECK(lists > 0);
   body["parse_special"] = false;
   CHECK(server.answered("/tokenize", body)["tokens"].size() > ids.size());
+  body["truncate"] = 4;
+  CHECK(server.sent("/tokenize", body).header("lintel-ignored") == "truncate");
 }
 
 TEST_CASE(
