@@ -91,18 +91,6 @@ grpc::Status run_by_store(const ServiceContext& context, std::function<void()> w
                             std::chrono::milliseconds(200));
 }
 
-grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info) {
-  if (context.persistent_sessions == nullptr || info.durability == Durability::kNone)
-    return grpc::Status::OK;
-  if (const SessionRefusal refusal = context.persistent_sessions->persist(info.id, owner)) {
-    context.sessions.remove(info.id, owner);
-    return store_refusal(refusal, context.sessions.options(), /*session_id=*/"", owner);
-  }
-  // With what the store says of it.
-  if (auto kept = context.persistent_sessions->find(info.id, owner)) info = *std::move(kept);
-  return grpc::Status::OK;
-}
-
 void Call::resume(TaskPromise& task, grpc::Status& status) noexcept {
   if (is_on_store) {
     grpc::Status taken =

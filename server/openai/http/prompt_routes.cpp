@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/openai/http/prompt_routes.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -19,6 +17,7 @@
 #include "server/http/encoding/json_pieces.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/http/errors.h"
+#include "server/openai/http/routes.h"
 #include "server/openai/members.h"
 #include "server/rpc/ignored_members.h"
 #include "server/rpc/status.h"

@@ -15,7 +15,6 @@
 #include "server/openai/http/completion.h"
 #include "server/openai/http/completion_request.h"
 #include "server/openai/http/errors.h"
-#include "server/openai/http/prompt_routes.h"
 #include "server/openai/http/responses.h"
 #include "server/rpc/ignored_members.h"
 #include "server/rpc/status.h"

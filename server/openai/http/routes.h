@@ -18,5 +18,9 @@ struct OpenAiOptions {
 // `calls` and `bodies` outlive the routes.
 void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
                        OpenAiOptions options);
+// Those of llama.cpp's and vLLM's servers that show how a model reads a prompt, which the function
+// above adds, too: /tokenize, /detokenize, /apply-template, /props and
+// /v1/chat/completions/input_tokens.
+void add_prompt_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies);
 
 }  // namespace lintel
