@@ -35,9 +35,6 @@ grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fi
                           std::function<void()> work);
 // The same, without fields of the log.
 grpc::Status run_by_store(const ServiceContext& context, std::function<void()> work);
-// Of a session that was just made: what of it is to outlive the server does when this says OK;
-// else it is gone again. Waits where there is a store.
-grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info);
 
 // Stores what of a session that was just made is to outlive the server. Not OK: the session is gone
 // again. Waits where there is a store.
