@@ -55,6 +55,7 @@
 #include "server/metrics/metrics_endpoint.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
+#include "server/ollama/routes.h"
 #include "server/openai/http/routes.h"
 #include "server/openai/response_store.h"
 #include "server/rpc/message_bounds.h"
@@ -116,6 +117,7 @@ struct HttpServer::Impl {
     add_kserve_routes(routes, calls, bodies);
     add_openai_routes(routes, calls, bodies,
                       {parts.options.chat_reasoning_field, parts.refuses_unknown_members});
+    add_ollama_routes(routes, calls, bodies, parts.refuses_unknown_members);
     add_page_routes(routes);
     add_health_routes(routes, bodies, std::move(parts.unhealthy), parts.metrics);
   }

@@ -29,7 +29,7 @@ import zlib
 from pages import ROOT, read
 
 PAGES = ["README.md", "docs/chat.md", "docs/recipes.md", "docs/sessions.md", "docs/operations.md", "docs/from_pytorch.md",
-         *sorted(os.path.relpath(page, ROOT) for page in glob.glob(os.path.join(ROOT, "docs/http*.md")))]
+         "docs/ollama.md", *sorted(os.path.relpath(page, ROOT) for page in glob.glob(os.path.join(ROOT, "docs/http*.md")))]
 BUILDS = "builds everything: .ci/run does it"
 # Blocks that are not run: page, how the block begins, why.
 NOT_RUN = [
@@ -40,7 +40,7 @@ NOT_RUN = [
     ("docs/operations.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),
 ]
 # What a page's answers have among them.
-ANSWERS = {"docs/chat.md": ['"role":"assistant"', '"cached_tokens"'],
+ANSWERS = {"docs/chat.md": ['"role":"assistant"', '"cached_tokens"'], "docs/ollama.md": ['"done_reason":"length"'],
            "docs/http.md": ['"text":"', "FINISH_REASON_LENGTH"], "docs/sessions.md": ["Once upon"],
            "docs/from_pytorch.md": ["brown fox"]}
 # Modules of Python: the page's Python is run, too. Of OPTIONAL pages the rest is run without them.

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models of lintel.v1 as /api/tags, /api/ps and /api/show have them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lintel/v1/model.pb.h"
+
+namespace lintel {
+
+// What requests may name, each once, by name: of several versions the highest that is ready.
+std::vector<const v1::Model*> ollama_models(const v1::ListModelsResponse& list);
+
+// {"models": [...]}, of models that are there or that requests load.
+nlohmann::ordered_json tags_json(const v1::ListModelsResponse& list);
+// The same of those in memory.
+nlohmann::ordered_json running_json(const v1::ListModelsResponse& list);
+
+// What /api/show finds out by rendering.
+struct OllamaCapabilities {
+  bool tools = false;
+  bool thinking = false;
+};
+nlohmann::ordered_json show_json(const v1::Model& model, const OllamaCapabilities& capabilities);
+
+}  // namespace lintel

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/ollama/protocol.h"
+
+#include <nlohmann/json.hpp>
+
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/status_details.h"
+#include "server/http/transport/response_head.h"
+#include "server/ollama/request.h"
+
+namespace lintel {
+namespace {
+
+std::string error_text(const grpc::Status& status, const StatusDetails& details) {
+  if (details.violations.empty()) {
+    // Clients look for these words before they offer to pull a model.
+    const bool is_model = details.resource == "model";
+    return (is_model ? "model not found: " : "") + status.error_message();
+  }
+  std::string text;
+  for (const auto& [field, description] : details.violations) {
+    text += (text.empty() ? "" : "; ") + ollama_member(field) + ": " + description;
+  }
+  return text;
+}
+
+std::string error_body(const grpc::Status& status, const StatusDetails& details) {
+  return dumped(nlohmann::ordered_json{{"error", error_text(status, details)}});
+}
+
+}  // namespace
+
+const HttpProtocol& ollama_protocol() {
+  // The keep-alive is a line of its answer: StreamAnswer::head().
+  static const HttpProtocol protocol{.path = "/api", .refuse = ollama_refusal};
+  return protocol;
+}
+
+HttpAnswer ollama_answer(const grpc::Status& status) {
+  return ollama_refusal({}, http_status_of(status.error_code()), status);
+}
+
+HttpAnswer ollama_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
+  const StatusDetails details = read_status_details(status);
+  HttpAnswer answer = json_answer(http_status, error_body(status, details));
+  add_retry_header(details, answer.headers);
+  return answer;
+}
+
+std::string ollama_error(const grpc::Status& status) {
+  return error_body(status, read_status_details(status));
+}
+
+}  // namespace lintel
