@@ -529,9 +529,10 @@ TEST_CASE("completions take members of other servers") {
     body["ignore_eos"] = true;
     CHECK(answered(body)["choices"][0]["finish_reason"] == "length");
     body["ignore_eos"] = false;
+    body.erase("min_tokens");
     body["logit_bias"] = {{"a", 100}};
     const std::int32_t a = llama_text_model()->tokenizer()->encode("a", {.add_special = false})[0];
-    body["stop_token_ids"] = {a};
+    body["stop_token_ids"] = json::array({a});
     CHECK(answered(body)["choices"][0]["text"] == "");
   }
 }
