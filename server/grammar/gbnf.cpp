@@ -728,6 +728,11 @@ std::string spell_tokens(std::string_view text, const Tokenizer& tokenizer) {
       fail(token + " is no whole characters", GrammarError::Kind::kUnsupported);
     }
     out += gbnf_text(bytes);
+    if (out.size() > kMaxSchemaBytes) {
+      fail("has more than " + std::to_string(kMaxSchemaBytes) +
+               " bytes with the texts of its tokens",
+           GrammarError::Kind::kTooLarge);
+    }
     at = end + 1;
   }
   return out;

@@ -41,6 +41,7 @@ std::vector<std::string> gbnf_seeds() {
   return {
       "root ::= object\nvalue ::= object | [0-9]+ | \"\\\"\" [^\"\\\\]* \"\\\"\"\n"
       "object ::= \"{\" (value (\",\" value)*)? \"}\" # end\n",
+      "root ::= <[97]>{2} \"<[\" [<\\]] <[10]> # <[\n",
       "root ::= \"a\" root \"b\" | x{2,30} | ((\"\\u00e9\"? x?)* .)+\nx ::= [^a-c\\n]\n",
   };
 }
@@ -82,7 +83,8 @@ class GbnfWriter {
     return text.empty() ? "\"\"" : text;
   }
 
-  static constexpr const char* kCharacters[] = {".", "[a-z]", "\"a\"", "\"bc\"", "\"\\n\"", "[^b]"};
+  static constexpr const char* kCharacters[] = {".",       "[a-z]", "\"a\"", "\"bc\"",
+                                                "\"\\n\"", "[^b]",  "<[98]>"};
   static constexpr const char* kRepeats[] = {"", "", "*", "+", "?", "{3,}", "{2,5}"};
   std::mt19937_64 random_;
   const std::size_t rules_;

@@ -124,7 +124,14 @@ bool try_relaxed_schema(std::string_view bytes) {
       bytes);
 }
 
-bool try_gbnf(std::string_view bytes) { return try_grammar(grammar::compile_gbnf, bytes); }
+bool try_gbnf(std::string_view bytes) {
+  return try_grammar(
+      [](std::string_view text) {
+        static const ByteTokenizer tokenizer;
+        return grammar::compile_gbnf(grammar::spell_tokens(text, tokenizer));
+      },
+      bytes);
+}
 
 bool try_config(std::string_view bytes) {
   ModelConfig config;
