@@ -64,6 +64,7 @@ std::vector<std::uint64_t> unending_tokens(const GenerationRequest& request,
   if (size % 64 != 0) mask.back() = (std::uint64_t{1} << size % 64) - 1;
   for (const std::int32_t token : request.stop.tokens) {
     const auto id = static_cast<std::size_t>(token);
+    if (id >= size) continue;  // a model may name an end that it has no row for
     mask[id / 64] &= ~(std::uint64_t{1} << id % 64);
   }
   const bool has_others = std::ranges::any_of(mask, [](std::uint64_t word) { return word != 0; });
