@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <initializer_list>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "model/core/sha256.h"
 #include "server/http/encoding/bounded_json.h"
@@ -134,8 +136,7 @@ ModelJson model_info(const v1::Model& model) {
   return info;
 }
 
-}  // namespace
-
+// What requests may name, each once, by name: of several versions the highest that is ready.
 std::vector<const v1::Model*> ollama_models(const v1::ListModelsResponse& list) {
   std::map<std::string, const v1::Model*> models;
   for (const v1::Model& model : list.models()) {
@@ -148,6 +149,8 @@ std::vector<const v1::Model*> ollama_models(const v1::ListModelsResponse& list) 
   for (const auto& [name, model] : models) in_order.push_back(model);
   return in_order;
 }
+
+}  // namespace
 
 ModelJson tags_json(const v1::ListModelsResponse& list) {
   ModelJson models = ModelJson::array();
@@ -177,6 +180,7 @@ ModelJson show_json(const v1::Model& model, const OllamaCapabilities& capabiliti
   if (capabilities.tools) names.push_back("tools");
   if (capabilities.thinking) names.push_back("thinking");
   return {{"parameters", parameters_text(model.sampling_defaults())},
+          {"template", model.chat_template()},
           {"details", details_json(model)},
           {"model_info", model_info(model)},
           {"capabilities", std::move(names)},

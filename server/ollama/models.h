@@ -3,18 +3,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "lintel/v1/model.pb.h"
 
 namespace lintel {
 
-// What requests may name, each once, by name: of several versions the highest that is ready.
-std::vector<const v1::Model*> ollama_models(const v1::ListModelsResponse& list);
-
-// {"models": [...]}, of models that are there or that requests load.
+// {"models": [...]}, of models that are there or that requests load, each name once.
 nlohmann::ordered_json tags_json(const v1::ListModelsResponse& list);
 // The same of those in memory.
 nlohmann::ordered_json running_json(const v1::ListModelsResponse& list);

@@ -458,6 +458,7 @@ grpc::Status read_body_members(OllamaRoute route, Json body, OllamaRequest& requ
     reading.openai["logprobs"] = true;
     if (!reading.top_logprobs.is_null()) reading.openai["top_logprobs"] = reading.top_logprobs;
   }
+  request.chat->params.shortens_answer = true;
   if (route == OllamaRoute::kGenerate) {
     const std::string wrong = read_prompt_as_messages(reading);
     if (!wrong.empty()) return invalid_argument({{wrong, "goes with raw false"}});

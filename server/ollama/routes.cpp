@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/ollama/routes.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -84,12 +83,14 @@ void run_ollama_call(HttpCalls& calls, const SharedExchange& exchange, const cha
       kept);
 }
 
-// Calls use(model) with the model that the request names, once it is loaded.
+// Calls use(model) with the model that the request names, once it is loaded; `as_it_is`: without
+// loading it.
 template <typename Use>
 void with_ollama_model(HttpCalls& calls, const SharedExchange& exchange, const std::string& name,
-                       Use use) {
+                       bool as_it_is, Use use) {
   v1::GetModelRequest get;
   get.set_name(without_latest(name));
+  get.set_all(as_it_is);
   calls.unary(exchange, kGetOneModel, RequestMessage::of(std::move(get)),
               [exchange, use = std::move(use)](const grpc::Status& status,
                                                const google::protobuf::Message& model) mutable {
@@ -185,9 +186,10 @@ void answer_empty_request(HttpCalls& calls, const SharedExchange& exchange, Olla
                           const OllamaRequest& request) {
   const auto answer = std::make_shared<OllamaAnswer>(route, request.model, /*logprobs=*/false);
   if (!request.keep_alive) return exchange->answer(json_answer(200, answer->loaded("unload")));
-  with_ollama_model(calls, exchange, request.model, [exchange, answer](const v1::Model&) {
-    exchange->answer(json_answer(200, answer->loaded("load")));
-  });
+  with_ollama_model(calls, exchange, request.model, /*as_it_is=*/false,
+                    [exchange, answer](const v1::Model&) {
+                      exchange->answer(json_answer(200, answer->loaded("load")));
+                    });
 }
 
 grpc::Status read_and_run(const SharedExchange& exchange, const std::string& body,
@@ -244,8 +246,8 @@ std::string probing_body(const std::string& model, bool tools, bool thinking) {
   return dumped(body);
 }
 
-// /api/show of a model that is loaded: three renders show its capabilities, so that the answer says
-// what a request would find. Held by its calls.
+// /api/show: of a model that is loaded, three renders show its capabilities, so that the answer
+// says what a request would find. Held by its calls.
 class ShownModel : public std::enable_shared_from_this<ShownModel> {
  public:
   // `calls` outlives it.
@@ -253,7 +255,7 @@ class ShownModel : public std::enable_shared_from_this<ShownModel> {
       : exchange_(std::move(exchange)), calls_(calls), model_(std::move(model)) {}
 
   void start() {
-    if (!model_.has_sampling_defaults()) return answer();  // no template
+    if (!model_.has_sampling_defaults()) return answer();  // no template, or not loaded
     render(/*tools=*/true, /*thinking=*/true, [self = shared_from_this()](const std::string* text) {
       self->capabilities_.tools = text != nullptr;
       self->find_thinking();
@@ -305,19 +307,10 @@ grpc::Status show_model(const SharedExchange& exchange, const std::string& body,
     if (!found->is_string()) return invalid_argument({{member, "is not a text"}});
     if (!found->get_ref<const std::string&>().empty()) name = found->get<std::string>();
   }
-  with_all_models(calls, exchange, [&calls, exchange, name](const v1::ListModelsResponse& list) {
-    const std::string wanted = without_latest(name);
-    const std::vector<const v1::Model*> models = ollama_models(list);
-    const auto found = std::ranges::find_if(
-        models, [&](const v1::Model* model) { return model->name() == wanted; });
-    // A model that would have to be loaded is shown by its name.
-    if (found != models.end()) {
-      return std::make_shared<ShownModel>(exchange, calls, **found)->start();
-    }
-    with_ollama_model(calls, exchange, name, [&calls, exchange](const v1::Model& model) {
-      std::make_shared<ShownModel>(exchange, calls, model)->start();
-    });
-  });
+  with_ollama_model(calls, exchange, name, /*as_it_is=*/true,
+                    [&calls, exchange](const v1::Model& model) {
+                      std::make_shared<ShownModel>(exchange, calls, model)->start();
+                    });
   return grpc::Status::OK;
 }
 

@@ -100,7 +100,7 @@ bool try_body(OllamaRoute route, const std::string& body) {
 }
 
 TEST_CASE("bodies of Ollama's API at random are read or refused, within time and memory",
-          "[threat-101]") {
+          "[threat-130]") {
   std::mt19937_64 random(54);
   int read = 0, refused = 0;
   for (int round = 0; round < 4000; ++round) {
@@ -127,7 +127,7 @@ TEST_CASE("bodies of Ollama's API at random are read or refused, within time and
 }
 
 TEST_CASE("bodies of Ollama's API with very many calls and results are read in linear time",
-          "[threat-101]") {
+          "[threat-130]") {
   const auto list_of = [](std::size_t count, const std::string& item) {
     std::string list;
     for (std::size_t i = 0; i < count; ++i) list += (i > 0 ? "," : "") + item;

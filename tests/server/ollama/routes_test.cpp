@@ -386,7 +386,7 @@ TEST_CASE("ollama: errors name the member, and members without effect are in a h
   CHECK(reply.header("lintel-ignored") == "no_such");
 }
 
-TEST_CASE("ollama: each route needs a token where tokens are set", "[threat-101]") {
+TEST_CASE("ollama: each route needs a token where tokens are set", "[threat-130]") {
   const TokenFile tokens;
   ServerOptions options = with_http();
   options.security.auth_tokens = tokens.path;
