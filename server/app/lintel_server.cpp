@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "grpc/health/v1/health.pb.h"
+#include "server/anthropic/routes.h"
 #include "server/api/kserve/service.h"
 #include "server/api/lintel_v1/admin_service.h"
 #include "server/api/lintel_v1/chat_generation.h"
@@ -58,6 +59,7 @@
 #include "server/ollama/routes.h"
 #include "server/openai/http/routes.h"
 #include "server/openai/response_store.h"
+#include "server/openai/sealer.h"
 #include "server/rpc/message_bounds.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
@@ -84,6 +86,7 @@ class HttpServer {
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
     std::function<std::string()> unhealthy;                  // as add_health_routes() has it
     const Metrics* metrics = nullptr;                        // likewise
+    Sealer::Secret secret{};  // of what clients keep sealed
   };
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
   // be listened on.
@@ -118,6 +121,7 @@ struct HttpServer::Impl {
     add_openai_routes(routes, calls, bodies,
                       {parts.options.chat_reasoning_field, parts.refuses_unknown_members});
     add_ollama_routes(routes, calls, bodies, parts.refuses_unknown_members);
+    add_anthropic_routes(routes, calls, bodies, parts.secret);
     add_page_routes(routes);
     add_health_routes(routes, bodies, std::move(parts.unhealthy), parts.metrics);
   }
@@ -317,6 +321,15 @@ struct LintelServer::Impl {
     return why;
   }
 
+  // The session store's, so that what was sealed outlives the server; where that cannot be read,
+  // another one.
+  Sealer::Secret sealing_secret() {
+    Sealer::Secret secret{};
+    DocumentStorage& documents = stored == nullptr ? memory_documents : stored->documents();
+    if (documents.secret(secret) != SessionError::kNone) fill_with_random(secret);
+    return secret;
+  }
+
   void serve(const RpcService& service, grpc::ServerBuilder& builder) {
     builder.RegisterService(&grpc_services.emplace_back(service));
   }
@@ -439,7 +452,8 @@ void LintelServer::start_http() {
       .max_age = options_.connections.max_age_ms,
       .max_age_grace = options_.connections.max_age_grace_ms,
       .unhealthy = [this] { return impl_->unhealthy(); },
-      .metrics = options_.monitoring.metrics_listen ? nullptr : &impl_->metrics};
+      .metrics = options_.monitoring.metrics_listen ? nullptr : &impl_->metrics,
+      .secret = impl_->sealing_secret()};
   try {
     impl_->http = std::make_unique<HttpServer>(parts);
   } catch (const std::system_error&) {  // a thread is missing

@@ -40,7 +40,9 @@ inline std::string byte_letter(unsigned char byte) {
 // A qwen3_5_text checkpoint of one silent layer, whose next token is a function of the last one:
 // after a line feed `pieces` in their order, then the end of the text. Each piece is a token, and
 // they differ from one another; tags of chats and calls, and each byte, are tokens of their own.
-inline std::shared_ptr<const Transformer> scripted_model(const std::vector<std::string>& pieces) {
+// context: positions.
+inline std::shared_ptr<const Transformer> scripted_model(const std::vector<std::string>& pieces,
+                                                         int context = 4096) {
   using Json = nlohmann::ordered_json;
   const TemporaryDirectory directory;
   const auto spelt = [](const std::string& text) {
@@ -99,7 +101,7 @@ inline std::shared_ptr<const Transformer> scripted_model(const std::vector<std::
       {"linear_conv_kernel_dim", 4},
       {"full_attention_interval", 4},
       {"rms_norm_eps", 1e-6},
-      {"max_position_embeddings", 4096},
+      {"max_position_embeddings", context},
       {"tie_word_embeddings", false},
       {"eos_token_id", ids["<|im_end|>"]},
       {"rope_parameters",

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Anthropic's protocol beside its messages, and its errors as answers:
+// {"type": "error", "error": {"type", "message"}, "request_id"}.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "server/http/transport/http_message.h"
+#include "server/http/transport/http_routes.h"
+
+namespace lintel {
+
+// Of /v1/messages.
+const HttpProtocol& messages_protocol();
+// Of paths that OpenAI's API has, too: there the requests of Anthropic's clients are those with the
+// header anthropic-version.
+const HttpProtocol& shared_models_protocol();
+bool is_of_anthropic_client(const HttpRequest& request);
+
+// The status of a call, with the fields named as in Anthropic's request.
+HttpAnswer anthropic_answer(const HttpRequest& request, const grpc::Status& status);
+
+}  // namespace lintel
