@@ -153,7 +153,8 @@ std::string rfc3339_time(std::int64_t seconds) {
   return text;
 }
 
-// The models that requests may name, by name: of several versions one that is ready.
+// The models by what requests may name: of several versions one that is ready, and aliases that
+// stand for one name.
 using ModelsByName = std::map<std::string, const v1::Model*>;
 ModelsByName models_by_name(const v1::ListModelsResponse& list) {
   ModelsByName models;
@@ -163,16 +164,22 @@ ModelsByName models_by_name(const v1::ListModelsResponse& list) {
     const v1::Model*& named = models[model.name()];
     if (named == nullptr || is_ready) named = &model;
   }
+  ModelsByName aliases;
+  for (const auto& [name, model] : models) {
+    for (const std::string& alias : model->aliases()) {
+      if (alias.find('*') == std::string::npos) aliases[alias] = model;
+    }
+  }
+  models.merge(aliases);
   return models;
 }
 
-Json model_info(const v1::Model& model) {
+// `id`: its name, or another that means it.
+Json model_info(const v1::Model& model, const std::string& id) {
   // Checkpoints have no date: when the server began to list them.
   static const std::string created = rfc3339_time(unix_seconds());
-  Json json = {{"type", "model"},
-               {"id", model.name()},
-               {"display_name", model.name()},
-               {"created_at", created}};
+  Json json = {
+      {"type", "model"}, {"id", id}, {"display_name", model.name()}, {"created_at", created}};
   json["max_input_tokens"] = model.max_length() > 0 ? Json(model.max_length()) : Json();
   return json;
 }
@@ -205,58 +212,52 @@ grpc::Status models_page(const ModelsByName& models, std::string_view query, Jso
   const std::string before = query_member(query, "before_id");
   if (!after.empty()) begin = models.upper_bound(after);
   if (!before.empty()) end = models.lower_bound(before);
-  std::vector<const v1::Model*> among;
+  std::vector<std::pair<std::string, const v1::Model*>> among;
   if (after.empty() || before.empty() || after < before) {
-    for (auto model = begin; model != end; ++model) among.push_back(model->second);
+    for (auto model = begin; model != end; ++model) among.emplace_back(*model);
   }
   const bool has_more = among.size() > limit;
   if (has_more && !before.empty() && after.empty()) {
     among.erase(among.begin(), among.end() - static_cast<std::ptrdiff_t>(limit));
   }
-  among.resize(std::min(among.size(), limit));
+  if (among.size() > limit) among.resize(limit);
   Json data = Json::array();
-  for (const v1::Model* const model : among) data.push_back(model_info(*model));
+  for (const auto& [name, model] : among) data.push_back(model_info(*model, name));
   page = {{"data", data},
           {"has_more", has_more},
-          {"first_id", among.empty() ? Json() : Json(among.front()->name())},
-          {"last_id", among.empty() ? Json() : Json(among.back()->name())}};
+          {"first_id", among.empty() ? Json() : Json(among.front().first)},
+          {"last_id", among.empty() ? Json() : Json(among.back().first)}};
   return grpc::Status::OK;
 }
 
-// Answers with what `make(models, json)` fills in.
-template <typename Make>
-void answer_of_models(HttpCalls& calls, const SharedExchange& exchange, Make make) {
+void list_model_infos(HttpCalls& calls, const SharedExchange& exchange) {
   v1::ListModelsRequest all;
   all.set_all(true);
-  calls.unary(
-      exchange, "lintel.v1.ModelService/List", RequestMessage::of(std::move(all)),
-      [exchange, make](const grpc::Status& listed, const google::protobuf::Message& response) {
-        if (!listed.ok()) return refuse_call(*exchange, listed);
-        Json json;
-        const grpc::Status made =
-            make(models_by_name(static_cast<const v1::ListModelsResponse&>(response)), json);
-        if (!made.ok()) return refuse_call(*exchange, made);
-        add_request_id(*exchange);
-        exchange->answer(json_answer(200, dumped(json)));
-      });
-}
-
-void list_model_infos(HttpCalls& calls, const SharedExchange& exchange) {
-  answer_of_models(calls, exchange, [exchange](const ModelsByName& models, Json& json) {
-    return models_page(models, exchange->request().query, json);
-  });
+  calls.unary(exchange, "lintel.v1.ModelService/List", RequestMessage::of(std::move(all)),
+              [exchange](const grpc::Status& listed, const google::protobuf::Message& response) {
+                if (!listed.ok()) return refuse_call(*exchange, listed);
+                Json page;
+                const grpc::Status made = models_page(
+                    models_by_name(static_cast<const v1::ListModelsResponse&>(response)),
+                    exchange->request().query, page);
+                if (!made.ok()) return refuse_call(*exchange, made);
+                add_request_id(*exchange);
+                exchange->answer(json_answer(200, dumped(page)));
+              });
 }
 
 void get_model_info(HttpCalls& calls, const SharedExchange& exchange) {
-  answer_of_models(calls, exchange, [exchange](const ModelsByName& models, Json& json) {
-    const std::string& name = exchange->request().parameters.at(0);
-    const auto found = models.find(name);
-    if (found == models.end()) {
-      return not_found("model", name, "no model is named " + clip(name));
-    }
-    json = model_info(*found->second);
-    return grpc::Status::OK;
-  });
+  v1::GetModelRequest wanted;
+  wanted.set_name(exchange->request().parameters.at(0));
+  wanted.set_all(true);
+  calls.unary(exchange, "lintel.v1.ModelService/Get", RequestMessage::of(std::move(wanted)),
+              [exchange](const grpc::Status& found, const google::protobuf::Message& response) {
+                if (!found.ok()) return refuse_call(*exchange, found);
+                add_request_id(*exchange);
+                const Json json = model_info(static_cast<const v1::Model&>(response),
+                                             exchange->request().parameters.at(0));
+                exchange->answer(json_answer(200, dumped(json)));
+              });
 }
 
 // Puts `ours` in the place of OpenAI's route that answers this path, for requests of Anthropic's
