@@ -161,7 +161,7 @@ void run_prompt_as_chat(HttpCalls& calls, BodyWork& bodies, const SharedExchange
 void run_ollama_generate(HttpCalls& calls, BodyWork& bodies, const SharedExchange& exchange,
                          OllamaRequest request) {
   const auto held = std::make_shared<OllamaRequest>(std::move(request));
-  with_ollama_model(calls, exchange, held->model,
+  with_ollama_model(calls, exchange, held->model, /*as_it_is=*/false,
                     [&calls, &bodies, exchange, held](const v1::Model& model) {
                       if (!held->raw && model.has_sampling_defaults()) {
                         return run_prompt_as_chat(calls, bodies, exchange, held);
