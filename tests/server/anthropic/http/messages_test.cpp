@@ -361,11 +361,11 @@ TEST_CASE("errors of messages have Anthropic's form, type and status") {
   });
   const auto error_of = [](const HttpReply& reply) {
     INFO(reply.body);
-    const ojson json = ojson::parse(reply.body);
-    CHECK(json["type"] == "error");
-    CHECK(json["request_id"] == reply.header("request-id"));
+    const ojson error = ojson::parse(reply.body);
+    CHECK(error["type"] == "error");
+    CHECK(error["request_id"] == reply.header("request-id"));
     CHECK(reply.header("request-id") == reply.header("x-request-id"));
-    return std::to_string(reply.status) + " " + json["error"]["type"].get<std::string>();
+    return std::to_string(reply.status) + " " + error["error"]["type"].get<std::string>();
   };
   const ojson body = question_of("Hi");
   const std::string key = "x-api-key: token-alice\r\n";
@@ -397,7 +397,7 @@ TEST_CASE("errors of messages have Anthropic's form, type and status") {
 
 TEST_CASE("a server that ends answers 529 with overloaded_error") {
   MessagesServer server({"a"});
-  const HttpAnswer answer = messages_protocol().refuse({}, 503, shutting_down());
+  const lintel::HttpAnswer answer = messages_protocol().refuse({}, 503, shutting_down());
   CHECK(answer.status == 529);
   CHECK_THAT(answer.body, Contains("\"type\":\"overloaded_error\""));
 }

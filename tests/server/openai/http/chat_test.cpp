@@ -1161,21 +1161,21 @@ TEST_CASE(
   events.pop_back();
   ojson streamed = ojson::array(), prompt_ids;
   for (const std::string& event : events) {
-    const ojson json = ojson::parse(event);
-    CHECK(json["system_fingerprint"] == text_model()->fingerprint());
-    if (json.contains("prompt_token_ids")) {
+    const ojson chunk = ojson::parse(event);
+    CHECK(chunk["system_fingerprint"] == text_model()->fingerprint());
+    if (chunk.contains("prompt_token_ids")) {
       CHECK(prompt_ids.is_null());
-      prompt_ids = json["prompt_token_ids"];
+      prompt_ids = chunk["prompt_token_ids"];
     }
-    CHECK(json["usage"]["prompt_tokens"] == prompt);
-    if (json["choices"].empty()) {
-      CHECK(json["timings"]["predicted_n"] == 12);
+    CHECK(chunk["usage"]["prompt_tokens"] == prompt);
+    if (chunk["choices"].empty()) {
+      CHECK(chunk["timings"]["predicted_n"] == 12);
       continue;
     }
-    for (const ojson& id : json["choices"][0].value("token_ids", ojson::array())) {
+    for (const ojson& id : chunk["choices"][0].value("token_ids", ojson::array())) {
       streamed.push_back(id);
     }
-    CHECK(json["usage"]["completion_tokens"] == streamed.size());
+    CHECK(chunk["usage"]["completion_tokens"] == streamed.size());
   }
   CHECK(prompt_ids == whole["prompt_token_ids"]);
   CHECK(streamed == ids);

@@ -21,7 +21,7 @@ namespace lintel::testing {
 namespace {
 
 using Catch::Matchers::Contains;
-using json = nlohmann::ordered_json;
+using ojson = nlohmann::ordered_json;
 
 constexpr const char* kTemplate =
     "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
@@ -42,25 +42,25 @@ class PromptServer {
     options.models.chat_templates = {{"chat", files_.path() / "chat.jinja"}};
     server_ = std::make_unique<TestServer>(options, clock_, GivenModels());
   }
-  HttpReply sent(const std::string& path, const json& body) {
+  HttpReply sent(const std::string& path, const ojson& body) {
     return post(server_->server().http_port(), path, body.dump());
   }
-  json answered(const std::string& path, const json& body) {
+  ojson answered(const std::string& path, const ojson& body) {
     const HttpReply reply = sent(path, body);
     INFO(reply.body);
     REQUIRE(reply.status == 200);
-    return json::parse(reply.body);
+    return ojson::parse(reply.body);
   }
   HttpReply get(const std::string& path) {
     return request(server_->server().http_port(),
                    "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
   // An error's message, whose status is 400.
-  std::string refusal(const std::string& path, const json& body) {
+  std::string refusal(const std::string& path, const ojson& body) {
     const HttpReply reply = sent(path, body);
     INFO(reply.body);
     CHECK(reply.status == 400);
-    return json::parse(reply.body)["error"]["message"];
+    return ojson::parse(reply.body)["error"]["message"];
   }
   std::vector<std::int32_t> ids(const std::string& text, bool add_special) {
     v1::TokenizeRequest wanted;
@@ -81,33 +81,33 @@ class PromptServer {
   std::unique_ptr<TestServer> server_;
 };
 
-const json kConversation = json::array({{{"role", "user"}, {"content", "Hello"}}});
+const ojson kConversation = ojson::array({{{"role", "user"}, {"content", "Hello"}}});
 
 }  // namespace
 
 TEST_CASE("tokenize: llama.cpp's body has ids, or ids with their pieces") {
   PromptServer server;
   const std::string text = "Hello <|end_of_text|> \xC3\xA9\xF0\x9F\x8E\x89";
-  json body = {{"model", "chat"}, {"content", text}};
-  CHECK(server.answered("/tokenize", body) == json({{"tokens", server.ids(text, false)}}));
+  ojson body = {{"model", "chat"}, {"content", text}};
+  CHECK(server.answered("/tokenize", body) == ojson({{"tokens", server.ids(text, false)}}));
   body["add_special"] = true;
   const std::vector<std::int32_t> ids = server.ids(text, true);
   CHECK(ids.front() == kLlamaBegin);
-  CHECK(server.answered("/tokenize", body)["tokens"] == json(ids));
+  CHECK(server.answered("/tokenize", body)["tokens"] == ojson(ids));
   body["with_pieces"] = true;
-  const json tokens = server.answered("/tokenize", body)["tokens"];
+  const ojson tokens = server.answered("/tokenize", body)["tokens"];
   REQUIRE(tokens.size() == ids.size());
   std::string joined;
   int lists = 0;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     CHECK(tokens[i]["id"] == ids[i]);
-    const json& piece = tokens[i]["piece"];
+    const ojson& piece = tokens[i]["piece"];
     if (piece.is_string()) {
       joined += piece.get<std::string>();
       continue;
     }
     ++lists;  // a part of a character
-    for (const json& byte : piece) joined += static_cast<char>(byte.get<int>());
+    for (const ojson& byte : piece) joined += static_cast<char>(byte.get<int>());
   }
   CHECK(joined == "<|begin_of_text|>" + text);
   CHECK(lists > 0);
@@ -122,33 +122,33 @@ TEST_CASE(
   PromptServer server;
   const std::string text = "Hello";
   const std::vector<std::int32_t> ids = server.ids(text, true);
-  json answer = server.answered("/tokenize", {{"model", "chat"}, {"prompt", text}});
+  ojson answer = server.answered("/tokenize", {{"model", "chat"}, {"prompt", text}});
   CHECK(answer["count"] == ids.size());
-  CHECK(answer["tokens"] == json(ids));
+  CHECK(answer["tokens"] == ojson(ids));
   CHECK(answer["token_strs"].is_null());
-  const json model = json::parse(post(server.server().server().http_port(),
-                                      "/lintel.v1.ModelService/Get", R"({"name": "chat"})")
-                                     .body);
+  const ojson model = ojson::parse(post(server.server().server().http_port(),
+                                        "/lintel.v1.ModelService/Get", R"({"name": "chat"})")
+                                       .body);
   const auto length = std::stoll(model.value("maxLength", "0"));
-  CHECK(answer["max_model_len"] == (length > 0 ? json(length) : json()));
+  CHECK(answer["max_model_len"] == (length > 0 ? ojson(length) : ojson()));
   answer = server.answered("/tokenize", {{"model", "chat"},
                                          {"prompt", text},
                                          {"add_special_tokens", false},
                                          {"return_token_strs", true}});
-  CHECK(answer["tokens"] == json(server.ids(text, false)));
+  CHECK(answer["tokens"] == ojson(server.ids(text, false)));
   std::string joined;
-  for (const json& piece : answer["token_strs"]) joined += piece.get<std::string>();
+  for (const ojson& piece : answer["token_strs"]) joined += piece.get<std::string>();
   CHECK(joined == text);
 
-  json chat = {{"model", "chat"}, {"messages", kConversation}, {"return_token_strs", true}};
+  ojson chat = {{"model", "chat"}, {"messages", kConversation}, {"return_token_strs", true}};
   answer = server.answered("/tokenize", chat);
   joined.clear();
-  for (const json& piece : answer["token_strs"]) joined += piece.get<std::string>();
+  for (const ojson& piece : answer["token_strs"]) joined += piece.get<std::string>();
   CHECK(joined == "[user] Hello\n[assistant] ");
   CHECK(answer["count"] == answer["tokens"].size());
   chat["add_generation_prompt"] = false;
   chat.erase("return_token_strs");
-  const json shorter = server.answered("/tokenize", chat);
+  const ojson shorter = server.answered("/tokenize", chat);
   CHECK(shorter["count"] < answer["count"]);
   CHECK(shorter["token_strs"].is_null());
 }
@@ -156,53 +156,53 @@ TEST_CASE(
 TEST_CASE("detokenize: both servers' names have the text, with special tokens spelt out") {
   PromptServer server;
   const std::string text = "Hello <|end_of_text|> \xC3\xA9";
-  const json answer =
+  const ojson answer =
       server.answered("/detokenize", {{"model", "chat"}, {"tokens", server.ids(text, true)}});
   CHECK(answer["content"] == "<|begin_of_text|>" + text);
   CHECK(answer["prompt"] == answer["content"]);
-  CHECK(server.answered("/detokenize", {{"model", "chat"}, {"tokens", json::array()}})["content"] ==
-        "");
+  CHECK(server.answered("/detokenize",
+                        {{"model", "chat"}, {"tokens", ojson::array()}})["content"] == "");
 }
 
 TEST_CASE("apply-template and input_tokens: the body of a chat completion as its prompt") {
   PromptServer server;
-  json body = {
+  ojson body = {
       {"model", "chat"}, {"messages", kConversation}, {"temperature", 0}, {"stream", true}};
   CHECK(server.answered("/apply-template", body) ==
-        json({{"prompt", "[user] Hello\n[assistant] "}}));
-  const json counted = server.answered("/v1/chat/completions/input_tokens", body);
+        ojson({{"prompt", "[user] Hello\n[assistant] "}}));
+  const ojson counted = server.answered("/v1/chat/completions/input_tokens", body);
   CHECK(counted["object"] == "response.input_tokens");
-  json tokenized = {{"model", "chat"}, {"messages", kConversation}};
+  ojson tokenized = {{"model", "chat"}, {"messages", kConversation}};
   CHECK(counted["input_tokens"] == server.answered("/tokenize", tokenized)["count"]);
   body["stream"] = false;
   body["max_tokens"] = 1;
   CHECK(server.answered("/v1/chat/completions", body)["usage"]["prompt_tokens"] ==
         counted["input_tokens"]);
   body["tools"] =
-      json::array({{{"type", "function"},
-                    {"function", {{"name", "f"}, {"parameters", {{"type", "object"}}}}}}});
+      ojson::array({{{"type", "function"},
+                     {"function", {{"name", "f"}, {"parameters", {{"type", "object"}}}}}}});
   CHECK_THAT(server.answered("/apply-template", body)["prompt"].get<std::string>(),
              Contains("tools: f"));
 }
 
 TEST_CASE("props: context, template and model, under llama.cpp's names") {
   PromptServer server;
-  const json props = json::parse(server.get("/props?model=chat").body);
+  const ojson props = ojson::parse(server.get("/props?model=chat").body);
   CHECK(props["chat_template"] == kTemplate);
   CHECK(props["model_alias"] == "chat");
   CHECK(props["default_generation_settings"]["n_ctx"].is_number());
-  CHECK(props["default_generation_settings"]["params"] == json({{"temperature", 0.5}}));
+  CHECK(props["default_generation_settings"]["params"] == ojson({{"temperature", 0.5}}));
   CHECK(props["total_slots"] > 0);
-  CHECK(props["modalities"] == json({{"vision", false}, {"audio", false}}));
+  CHECK(props["modalities"] == ojson({{"vision", false}, {"audio", false}}));
   CHECK_THAT(props["build_info"].get<std::string>(), Catch::StartsWith("lintel-"));
   CHECK(props["is_sleeping"] == false);
   // A model that is not in memory is loaded, but for llama.cpp's autoload=false.
-  CHECK(json::parse(server.get("/props?autoload=false&model=tokens").body)["is_sleeping"] == true);
-  CHECK(json::parse(server.get("/v1/models/tokens").body)["lintel"]["state"] == "unloaded");
-  CHECK(json::parse(server.get("/props?model=tokens").body)["is_sleeping"] == false);
+  CHECK(ojson::parse(server.get("/props?autoload=false&model=tokens").body)["is_sleeping"] == true);
+  CHECK(ojson::parse(server.get("/v1/models/tokens").body)["lintel"]["state"] == "unloaded");
+  CHECK(ojson::parse(server.get("/props?model=tokens").body)["is_sleeping"] == false);
   const HttpReply unknown = server.get("/props?model=nosuch");
   CHECK(unknown.status == 404);
-  CHECK(json::parse(unknown.body)["error"]["code"] == "model_not_found");
+  CHECK(ojson::parse(unknown.body)["error"]["code"] == "model_not_found");
 }
 
 TEST_CASE("prompt routes: what is wrong with a body is refused by its member's name",
@@ -225,7 +225,7 @@ TEST_CASE("prompt routes: what is wrong with a body is refused by its member's n
              Contains("1000000"));
   CHECK_THAT(server.refusal("/apply-template", {{"model", "chat"}}),
              Contains("messages: is missing"));
-  CHECK_THAT(server.refusal("/v1/chat/completions/input_tokens", {{"messages", json::array()}}),
+  CHECK_THAT(server.refusal("/v1/chat/completions/input_tokens", {{"messages", ojson::array()}}),
              Contains("messages: is not a list of at least one message"));
   const int port = server.server().server().http_port();
   for (const char* const path :
@@ -237,7 +237,7 @@ TEST_CASE("prompt routes: what is wrong with a body is refused by its member's n
   // An answer of pieces is larger than its text by far.
   std::string text;
   for (int i = 0; i < 100'001; ++i) text += "a ";
-  const json long_body = {{"model", "chat"}, {"content", text}, {"with_pieces", true}};
+  const ojson long_body = {{"model", "chat"}, {"content", text}, {"with_pieces", true}};
   CHECK_THAT(server.refusal("/tokenize", long_body), Contains("at most 100000 tokens"));
   // A model without a tokenizer.
   CHECK_THAT(server.refusal("/tokenize", {{"model", "tokens"}, {"content", "a"}}),
@@ -248,23 +248,23 @@ TEST_CASE("prompt routes: members of any type are answered or refused, with JSON
   PromptServer server;
   HttpClient client(server.server().server().http_port());
   std::mt19937 draw(Catch::rngSeed());
-  const std::vector<json> values = {nullptr,
-                                    true,
-                                    false,
-                                    -1,
-                                    7,
-                                    1e300,
-                                    "",
-                                    "chat",
-                                    "Hello \xC3\xA9",
-                                    json::array(),
-                                    json::array({1, 2, 300}),
-                                    json::object(),
-                                    kConversation,
-                                    json::array({kConversation}),
-                                    json::array({{{"role", "user"}}}),
-                                    json({{"role", 1}}),
-                                    std::string(5000, 'x')};
+  const std::vector<ojson> values = {nullptr,
+                                     true,
+                                     false,
+                                     -1,
+                                     7,
+                                     1e300,
+                                     "",
+                                     "chat",
+                                     "Hello \xC3\xA9",
+                                     ojson::array(),
+                                     ojson::array({1, 2, 300}),
+                                     ojson::object(),
+                                     kConversation,
+                                     ojson::array({kConversation}),
+                                     ojson::array({{{"role", "user"}}}),
+                                     ojson({{"role", 1}}),
+                                     std::string(5000, 'x')};
   const std::vector<std::string> names = {"content",
                                           "prompt",
                                           "messages",
@@ -279,7 +279,7 @@ TEST_CASE("prompt routes: members of any type are answered or refused, with JSON
                                           "other"};
   const auto any = [&](const auto& list) { return list[draw() % list.size()]; };
   for (int i = 0; i < 400; ++i) {
-    json body = {{"model", draw() % 8 == 0 ? any(values) : json("chat")}};
+    ojson body = {{"model", draw() % 8 == 0 ? any(values) : ojson("chat")}};
     for (unsigned k = draw() % 4; k > 0; --k) body[any(names)] = any(values);
     const std::string path = any(std::vector<std::string>{
         "/tokenize", "/detokenize", "/apply-template", "/v1/chat/completions/input_tokens"});
@@ -289,7 +289,7 @@ TEST_CASE("prompt routes: members of any type are answered or refused, with JSON
     client.send(post_text(path, text, "application/json"));
     const HttpReply reply = client.read();
     const bool is_known = reply.status == 200 || reply.status == 400 || reply.status == 404;
-    if (!is_known || !json::accept(reply.body)) FAIL(reply.head << reply.body);
+    if (!is_known || !ojson::accept(reply.body)) FAIL(reply.head << reply.body);
   }
 }
 
