@@ -27,11 +27,10 @@ namespace lintel {
 // A whole number from 0 to the largest that Number has.
 template <typename Number, typename Json>
 bool is_whole(const Json& value) {
-  if (value.is_number_unsigned()) {
-    return value.template get<std::uint64_t>() <=
-           static_cast<std::uint64_t>(std::numeric_limits<Number>::max());
-  }
-  return value.is_number_integer() && value.template get<std::int64_t>() >= 0;
+  if (!value.is_number_integer()) return false;
+  const bool is_negative = !value.is_number_unsigned() && value.template get<std::int64_t>() < 0;
+  return !is_negative && value.template get<std::uint64_t>() <=
+                             static_cast<std::uint64_t>(std::numeric_limits<Number>::max());
 }
 
 // The beginning of a text of the request, as an error quotes it.

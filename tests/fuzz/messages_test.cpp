@@ -106,7 +106,7 @@ void damage(std::mt19937_64& random, const ojson& whole, ojson& value) {
 }
 
 // Whether it was read. Checks what every request that was read has.
-bool try_message(std::string_view text) {
+bool try_message_request(std::string_view text) {
   ChatRequest request;
   MessageForm form;
   read_message_request(text, MessageUse::kCreate, kSealerOfFuzz, "ada", {}, request, form);
@@ -132,7 +132,7 @@ TEST_CASE("damaged message requests are read or refused, within their memory and
           "[threat-103]") {
   std::mt19937_64 random(1);
   const ojson whole = whole_request();
-  REQUIRE(try_message(whole.dump()));
+  REQUIRE(try_message_request(whole.dump()));
   int read = 0, refused = 0;
   const int rounds = testing::kSanitized ? 500 : 4000;
   for (int round = 0; round < rounds; ++round) {
@@ -147,7 +147,7 @@ TEST_CASE("damaged message requests are read or refused, within their memory and
       byte = static_cast<char>(byte ^ (1 << random() % 7));
     }
     const MemoryLimit limit(std::size_t{4} << 20);
-    const bool is_read = within_time(try_message, text);
+    const bool is_read = within_time(try_message_request, text);
     ++(is_read ? read : refused);
   }
   CHECK(read >= rounds / 20);
@@ -167,7 +167,7 @@ TEST_CASE("large message requests take memory and time as their text does", "[th
         request_of(ojson::array({{{"role", "user"}, {"content", std::string(4 << 20, 'x')}}})),
         names.dump()}) {
     const MemoryLimit limit(std::size_t{96} << 20);
-    CHECK(within_time(try_message, text));
+    CHECK(within_time(try_message_request, text));
   }
 }
 

@@ -20,7 +20,7 @@ namespace {
 using ojson = nlohmann::ordered_json;
 
 // Of any type, or what a member of these names may be.
-ojson random_value(std::mt19937_64& random, int depth) {
+ojson random_ollama_value(std::mt19937_64& random, int depth) {
   static const char* const kNames[] = {
       "model",         "messages",       "role",      "content",      "tool_calls",  "function",
       "name",          "arguments",      "tool_name", "tool_call_id", "images",      "options",
@@ -48,14 +48,14 @@ ojson random_value(std::mt19937_64& random, int depth) {
     case 6: {
       ojson list = ojson::array();
       for (std::uint64_t i = 0, count = random() % 5; i < count; ++i) {
-        list.push_back(random_value(random, depth - 1));
+        list.push_back(random_ollama_value(random, depth - 1));
       }
       return list;
     }
     default: {
       ojson object = ojson::object();
       for (std::uint64_t i = 0, count = random() % 6; i < count; ++i) {
-        object[kNames[random() % std::size(kNames)]] = random_value(random, depth - 1);
+        object[kNames[random() % std::size(kNames)]] = random_ollama_value(random, depth - 1);
       }
       return object;
     }
@@ -111,7 +111,7 @@ TEST_CASE("bodies of Ollama's API at random are read or refused, within time and
       body = mutate_text(valid_bodies()[static_cast<std::size_t>(round) % 2], random());
     } else {
       ojson made = ojson::parse(valid_bodies()[static_cast<std::size_t>(round) % 2]);
-      const ojson more = random_value(random, 6);
+      const ojson more = random_ollama_value(random, 6);
       for (const auto& [name, value] : more.items()) {
         if (more.is_object()) made[name] = value;
       }
