@@ -318,7 +318,9 @@ ojson with_texts(const ojson& value) {
     return filled.substr(0, size);
   }
   ojson filled = value;
-  for (ojson& member : filled) member = with_texts(member);
+  if (value.is_structured()) {
+    for (ojson& member : filled) member = with_texts(member);
+  }
   return filled;
 }
 
