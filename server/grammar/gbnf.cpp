@@ -710,8 +710,8 @@ std::string spell_tokens(std::string_view text, const Tokenizer& tokenizer) {
       continue;
     }
     constexpr std::size_t kMostDigits = 9;
-    const std::size_t end = text.find_first_not_of("0123456789", at + 2);
-    const std::string digits(text.substr(at + 2, std::min(end, text.size()) - at - 2));
+    const std::size_t end = std::min(text.find_first_not_of("0123456789", at + 2), text.size());
+    const std::string digits(text.substr(at + 2, end - at - 2));
     if (digits.empty() || digits.size() > kMostDigits || text.substr(end, 2) != "]>") {
       fail("<[ID]> is expected", GrammarError::Kind::kInvalid);
     }

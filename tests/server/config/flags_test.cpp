@@ -37,6 +37,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--chat-template", "models.chat_templates"},
     {"--tool-dialect", "models.tool_dialects"},
     {"--model-alias", "model_aliases"},
+    {"--unknown-members", "refuses_unknown_members"},
     {"--max-message-size", "connections.max_message_bytes"},
     {"--http-cors-origin", "http.cors_origins"},
     {"--http-allowed-host", "http.allowed_hosts"},

@@ -329,8 +329,10 @@ TEST_CASE("details of generate: why it ended, and of each token its text and log
   CHECK(output(tensors, "details.special")["data"] == json(std::vector<bool>(6, false)));
   CHECK(output(tensors, "details.text")["shape"] == json({1, 6}));
   body["max_tokens"] = 200;
-  body["stop"] =
-      json::array({server.sent(path, body)["text_output"].get<std::string>().substr(3, 1)});
+  const auto text = server.sent(path, body)["text_output"].get<std::string>();
+  std::size_t stop = 3;
+  while (stop + 1 < text.size() && (text[stop] & 0x80) != 0) ++stop;
+  body["stop"] = json::array({text.substr(stop, 1)});
   CHECK(server.sent(path, body)["details"]["finish_reason"] == "stop_sequence");
   const HttpReply ids = server.send("/v2/models/tokens/generate",
                                     {{"tokens", {1}}, {"parameters", {{"details", true}}}});

@@ -79,7 +79,8 @@ TEST_CASE("JSON bombs in every protocol over HTTP cost little CPU time and leave
                target.type);
       INFO(reply.status << " " << reply.body.substr(0, 300));
       CHECK(reply.whole);
-      CHECK((reply.status == 400 || (target.type == connect && reply.status == 200)));
+      const int refused = target.path.ends_with("/generate") ? 422 : 400;
+      CHECK((reply.status == refused || (target.type == connect && reply.status == 200)));
       CHECK(reply.body.find("json.exception") == std::string::npos);
       // A list that is searched for each name takes 20 s.
       CHECK(process_cpu_seconds() - before < 5);
@@ -96,8 +97,8 @@ TEST_CASE("a chat of 10,000 messages is read over HTTP") {
     body["messages"].push_back({{"role", "user"}, {"content", "message " + std::to_string(i)}});
   }
   const HttpReply reply = post(server.server().http_port(), "/v1/completions", body.dump());
-  CHECK(reply.status == 400);  // which is what /v1/completions says of messages
-  CHECK(json::parse(reply.body)["error"]["param"] == "messages");
+  CHECK(reply.status == 200);
+  CHECK(reply.header("lintel-ignored") == "messages");  // of which /v1/completions has none
 }
 
 TEST_CASE("bodies whose trees find no memory are refused with a time to retry", "[threat-31]") {

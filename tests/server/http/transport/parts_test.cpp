@@ -84,7 +84,7 @@ TEST_CASE("a protocol has its own headers of tokens, shape of errors and exposed
   CHECK(error_of("/other/y") == "other: none");
   CHECK(routes.exposed_headers() ==
         "grpc-status, grpc-message, grpc-status-details-bin, retry-after, x-request-id, "
-        "lintel-replica, other-id");
+        "lintel-replica, lintel-ignored, other-id");
   const auto token = [](const HttpProtocol& protocol, HttpHeaders headers) {
     HttpRequest request;
     request.headers = std::move(headers);

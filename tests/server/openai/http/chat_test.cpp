@@ -1046,6 +1046,7 @@ TEST_CASE("chat: an answer over gRPC says what ended it, and how long it took") 
                      {{"m", Transformer::load(directory.path(), {})}});
   body.erase("stop");
   body.erase("max_tokens");
+  body["ignore_eos"] = true;
   const v1::ChatFinish full = finish_of(bounded);
   CHECK(full.reason() == v1::CHAT_FINISH_REASON_LENGTH);
   CHECK(full.at_context_end());
