@@ -86,7 +86,7 @@ class HttpServer {
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
     std::function<std::string()> unhealthy;                  // as add_health_routes() has it
     const Metrics* metrics = nullptr;                        // likewise
-    Sealer::Secret secret{};  // of what clients keep sealed
+    Sealer::Secret secret{};                                 // of what clients keep sealed
   };
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
   // be listened on.

@@ -197,8 +197,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   auto& [models, model_aliases, late_system, listen, replica_id, connections, http, security,
          request_memory_bytes, identity, sessions, prefixes, durable, shared, initial_states,
          streaming, refuses_unknown_members, logging, monitoring, print_numerics, pulled_model,
-         serves_packaged_models,
-         http_is_default] = options;
+         serves_packaged_models, http_is_default] = options;
   add_models(models, fields);
   fields.add("model_aliases", model_aliases);
   fields.add("late_system", late_system);
