@@ -75,7 +75,7 @@ namespace {
 constexpr std::chrono::milliseconds kTryAgain{100};  // where there was no memory
 constexpr std::size_t kMostWaitingLoads = 16;
 constexpr std::size_t kMostWaitingRequests = 1024;  // for loads, of all models
-constexpr int kAnswerThreads = 2;                   // where requests go on that waited for a model
+constexpr int kAnswerThreads = 2;                   // that run requests which waited for a model
 
 using Kind = LoadRefusal::Kind;
 

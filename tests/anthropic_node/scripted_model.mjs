@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that says given texts whatever its prompt is: one answer to a user, another to results of tools.
+// A model that says given texts for any prompt: one answer to a user, another to results of tools.
 //
 // A qwen3_5_text checkpoint of one silent layer, whose next token is a function of the last one: the prompt's last
 // character selects the answer. Each piece of an answer is a token, and they all differ.

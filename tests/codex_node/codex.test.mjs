@@ -71,7 +71,7 @@ enabled = false
 [feedback]
 enabled = false
 `);
-  // Whatever else it may want to reach is refused.
+  // All other addresses that it wants to reach are refused.
   const env = { PATH: process.env.PATH, HOME: home, CODEX_HOME: home, NO_PROXY: '127.0.0.1',
     HTTP_PROXY: 'http://127.0.0.1:9', HTTPS_PROXY: 'http://127.0.0.1:9' };
   const flags = ['exec', '--dangerously-bypass-approvals-and-sandbox', '--skip-git-repo-check', prompt];

@@ -271,8 +271,9 @@ class ChoiceText {
   std::optional<double> log2_evidence_;
   std::int64_t written_ = 0;
   std::vector<std::int32_t> prompt_ids_;
-  std::optional<std::vector<std::int32_t>> ids_;  // since the last take(); none: nobody wants them
-  std::int64_t window_ = 0;                       // 0: none, or not known yet
+  std::optional<std::vector<std::int32_t>>
+      ids_;                  // since the last take(); none: they are not wanted
+  std::int64_t window_ = 0;  // 0: none, or not known yet
   std::int64_t window_restarts_ = 0;
 };
 

@@ -135,7 +135,7 @@ TEST_CASE("calls and their results become tool calls and messages of tools") {
       {"type", "tool_result"}, {"tool_use_id", "t2"}, {"content", "no"}, {"is_error", true}};
   const ReadMessage read(
       body_of({user("a"), assistant(ojson::array({text_block("I call"), call, other})),
-               user(ojson::array({result, failure, text_block("go on")}))}));
+               user(ojson::array({result, failure, text_block("continue")}))}));
   INFO(read.wrong());
   REQUIRE(read.status.ok());
   CHECK(read.messages()[1].dump() ==
@@ -145,7 +145,7 @@ TEST_CASE("calls and their results become tool calls and messages of tools") {
   CHECK(read.messages()[2].dump() == R"({"role":"tool","tool_call_id":"t1","content":"r\ns"})");
   CHECK(read.messages()[3].dump() ==
         R"({"role":"tool","tool_call_id":"t2","content":"Error: no"})");
-  CHECK(read.messages()[4] == user("go on"));
+  CHECK(read.messages()[4] == user("continue"));
   CHECK(ReadMessage(body_of({user(ojson::array({result}))})).wrong() ==
         "messages[0].content[0].tool_use_id: is t1, which no tool_use before it has");
 }
@@ -276,7 +276,7 @@ TEST_CASE("members without effect are named, once each") {
         "service_tier, container, mcp_servers, speed");
 }
 
-TEST_CASE("what a message request lacks or has wrong is named") {
+TEST_CASE("a message request without a member, or with a wrong one, is refused by its name") {
   ojson without = body_of({user("a")});
   without.erase("max_tokens");
   CHECK(ReadMessage(without).wrong() == "max_tokens: is missing");

@@ -229,7 +229,7 @@ TEST_CASE("a stop sequence ends a message and is named") {
 }
 
 TEST_CASE("max_tokens beyond the context is shortened") {
-  // A cycle: it would go on for ever.
+  // A cycle has no end.
   MessagesServer server({"a", "b", "\n"});
   ojson body = question_of("Go", 1'000'000);
   body["messages"][0]["content"] = std::string(3900, 'x');

@@ -414,7 +414,7 @@ TEST_CASE("a compiled template: threads render it at once") {
     CHECK(texts[static_cast<std::size_t>(i)] == std::to_string(i) + ";x;");
 }
 
-TEST_CASE("what generation_config.json recommends is bounded", "[threat-110]") {
+TEST_CASE("generation_config.json recommends within bounds", "[threat-110]") {
   const testing::TemporaryDirectory directory;
   const std::filesystem::path file = directory.path() / "generation_config.json";
   const auto stops_of = [&](const nlohmann::json& stops, std::size_t blanks = 0) {
