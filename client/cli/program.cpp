@@ -233,7 +233,7 @@ std::string unknown_command_text(const std::string& word, const CLI::App& parent
                          describe::nearest_word(word, commands_of(parent)));
 }
 
-// What CLI11 says of a value, in the words of other errors: "--format 'xml': expected text, tokens
+// Puts CLI11's errors about values into the words of others: "--format 'xml': expected text, tokens
 // or jsonl" of "--format: xml not in {text,tokens,jsonl}"; what it says of others as it is.
 std::string value_error_text(const std::string& said) {
   constexpr std::string_view kNoNumber = "Could not convert: ", kIs = " = ", kNotIn = " not in {";

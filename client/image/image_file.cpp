@@ -69,7 +69,7 @@ std::uint32_t big_endian(const unsigned char* bytes) {
          (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
 }
 
-// Of a file that begins with these bytes: "JPEG"; null: none that is known.
+// The format of a file that begins with these bytes: "JPEG"; null: none that is known.
 const char* kind_of_picture(const unsigned char* header) {
   const std::string_view begin(reinterpret_cast<const char*>(header), 4);
   if (begin.starts_with("\xff\xd8\xff")) return "JPEG";

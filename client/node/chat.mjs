@@ -127,7 +127,7 @@ export class ToolCall {
     return JSON.parse(this.arguments);
   }
 
-  // What the tool's own `run` gives for the arguments, which go through its zod schema first.
+  // The result of the tool's own `run` for the arguments, which go through its zod schema first.
   async run() {
     const tool = this.#tools.find(({ name }) => name === this.name);
     if (typeof tool?.run !== 'function') throw new TypeError(`the tool ${this.name}, which the model calls, has no run`);
@@ -215,7 +215,7 @@ export class Response {
     this.#schema = schema;
   }
 
-  // As Answer's.
+  // The same method as Answer's.
   get parsed() {
     return parsed(this.#schema, this, this.status === 'incomplete');
   }
@@ -314,7 +314,7 @@ export class ChatStream extends Pieces {
     return (await this.answers())[0];
   }
 
-  // As answer(), with each of the `n` choices. What came of a call that fails is in the error: `answers`.
+  // Each of the `n` choices, as answer() has one. An error has the choices of a failed call in `answers`.
   async answers() {
     try {
       await this.readAll();

@@ -27,7 +27,7 @@ class RepeatBase {
     this.#pause = 0;
   }
 
-  // It is sent again at once, to another server.
+  // Sends the call again at once, to another server.
   goesOn() {
     this.#sent = true;
   }
@@ -36,7 +36,7 @@ class RepeatBase {
   // a call that was cancelled here.
   pauseAfter({ code, retryDelay, reason = '' }) {
     const { ABORTED, RESOURCE_EXHAUSTED } = grpc.status;
-    // Of a first try another call holds the session, or there is no room; of a repeat both may pass. A server
+    // A first try found the session held by another call, or no room; for a repeat both may pass. A server
     // that is gone lets go of a session in any case.
     const isHeld = code === ABORTED && reason.startsWith('SESSION_');
     const mayPass =
@@ -70,7 +70,7 @@ export class Repeat extends RepeatBase {
     };
   }
 
-  // What of a message was not seen yet; undefined: nothing. Throws where positions are left out.
+  // The part of a message that was not seen yet; undefined: none. Throws where positions are left out.
   take({ chunks, finished }) {
     this.hasCome();
     const news = [];
@@ -103,7 +103,7 @@ export class ResponseRepeat extends RepeatBase {
     this.request = request;
   }
 
-  // As Repeat's. Throws where the server has lost the response, and begins another.
+  // The same method as Repeat's. Throws where the server has lost the response, and begins another.
   take({ events, response, ...rest }) {
     this.hasCome();
     const news = [];
@@ -125,7 +125,7 @@ export class ResponseRepeat extends RepeatBase {
     return news.length > 0 || response.length > 0 ? { ...rest, events: news, response } : undefined;
   }
 
-  // As of a session's call, but where nothing has come: then it fails as any other call does.
+  // Decides as for a session's call. A call of which nothing has come fails as any other does.
   pauseAfter(error) {
     return this.#seen > 0 ? super.pauseAfter(error) : undefined;
   }

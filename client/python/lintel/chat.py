@@ -96,7 +96,7 @@ class ChatStream(ChatStreamBase):
 
     @blocking
     async def answers(self) -> list[Answer]:
-        """As answer(), with each of the `n` choices."""
+        """Each of the `n` choices, as answer() has one."""
         return await self._answers()
 
     def __enter__(self) -> ChatStream:

@@ -59,7 +59,7 @@ class LintelError(Exception):
         self.facts = facts or {}  # what the reason is about: {"position": "120"}
         self.request_id = request_id  # by which the server's log knows the call
         self._hint = hint  # of this side, what the reason may be
-        # What came before the call failed: of samples() and answers().
+        # The results of samples() and answers() that came before the call failed.
         self.partial: list[Sample] = []
         self.answers: list[Answer] = []
         super().__init__(self._describe())

@@ -102,7 +102,7 @@ class RepeatBase:
         return self._sent or is_held or error.code in LOST_SERVER
 
     def goes_on(self) -> None:
-        """It is sent again at once, to another server."""
+        """Sends the call again at once, to another server."""
         self._sent = True
 
     def delay_after(self, error: LintelError) -> float:
@@ -196,7 +196,7 @@ class ResponseRepeat(RepeatBase):
         return bool(news or message.response)
 
     def concerns(self, error: LintelError) -> bool:
-        """As of a session's call, but where nothing has come: then it is retried as any other call is."""
+        """Decides as for a session's call. A call of which nothing has come is retried as any other is."""
         return self._seen > 0 and super().concerns(error)
 
     def _check(self, id: str) -> None:

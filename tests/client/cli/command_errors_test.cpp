@@ -84,7 +84,7 @@ TEST_CASE("an error about an unknown command or flag suggests a similar one") {
   CHECK_THAT(err({"health", "now"}), Catch::Contains("one argument too many: now"));
 }
 
-TEST_CASE("an error about a value has flag, value and what is expected") {
+TEST_CASE("errors about values name the flag, the value and the expectation") {
   const auto err = [](std::vector<std::string> line) { return run_lintel(line).err; };
   CHECK_THAT(err({"generate", "--format", "xml"}),
              Catch::StartsWith("lintel: --format 'xml': expected text, tokens or jsonl (see "));

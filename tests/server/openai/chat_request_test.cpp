@@ -190,7 +190,7 @@ TEST_CASE("logit_bias has tokens by their ids or texts, in OpenAI's form and lla
   CHECK_THAT(wrong_with("logit_bias", many), Contains("more than 64 texts"));
 }
 
-TEST_CASE("structured_outputs and guided_ members say what the text is") {
+TEST_CASE("structured_outputs and guided_ members set the format of the answer") {
   using Format = api::ChatParams::Format;
   const auto read_format = [](const char* name, const char* text) {
     Json body = valid();

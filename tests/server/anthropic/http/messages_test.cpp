@@ -324,7 +324,7 @@ ojson with_texts(const ojson& value) {
   return filled;
 }
 
-TEST_CASE("requests that Claude Code has sent are answered, and read what is new alone") {
+TEST_CASE("recorded requests of Claude Code are answered from cached prefixes") {
   std::ifstream file(std::filesystem::path(LINTEL_TEST_DATA) / "golden/anthropic/claude_code.json");
   const ojson recorded = ojson::parse(file);
   REQUIRE(recorded.size() == 2);

@@ -997,7 +997,7 @@ double seconds_of(const google::protobuf::Duration& wire) {
   return static_cast<double>(wire.seconds()) + 1e-9 * wire.nanos();
 }
 
-TEST_CASE("chat: an answer over gRPC says what ended it, and how long it took") {
+TEST_CASE("chat: ChatFinish over gRPC has the stop text, a full context and timings") {
   ChatServer server;
   ojson body = question("Hello", 40);
   const std::string text = server.answered(body)["choices"][0]["message"]["content"];

@@ -406,7 +406,7 @@ TEST_CASE("models are listed, and found by name") {
   CHECK_THAT(none.body, Contains("there are bytes, image, tokens"));
 }
 
-TEST_CASE("a model whose name has a slash is found by it, as it is or percent-encoded") {
+TEST_CASE("/v1/models/{id} accepts names with a slash, plain or percent-encoded") {
   const SteadyClock clock;
   TestServer server(with_http(), clock, {{"org/name", tiny_models({"tokens"}).at("tokens")}});
   for (const char* const path : {"/v1/models/org/name", "/v1/models/org%2Fname"}) {

@@ -205,8 +205,7 @@ TEST_CASE("props: context, template and model, under llama.cpp's names") {
   CHECK(ojson::parse(unknown.body)["error"]["code"] == "model_not_found");
 }
 
-TEST_CASE("prompt routes: what is wrong with a body is refused by its member's name",
-          "[threat-102]") {
+TEST_CASE("prompt routes: invalid bodies are refused with the name of the member", "[threat-102]") {
   PromptServer server;
   CHECK_THAT(server.refusal("/tokenize", {{"model", "chat"}}),
              Contains("one of content, prompt and messages is required"));
