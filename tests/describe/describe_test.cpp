@@ -54,11 +54,11 @@ struct Program {
   }
 };
 
-const Argument& flag_of(const Command& command, const std::string& name) {
+const Argument& flag_of(const Command& command, std::string_view name) {
   for (const Argument& flag : command.flags) {
     if (flag.names.back() == name) return flag;
   }
-  throw std::runtime_error(name);
+  throw std::runtime_error(std::string(name));
 }
 
 bool has(const std::string& text, const std::string& part) {

@@ -85,7 +85,7 @@ TEST_CASE("custom tool: random arguments have one text in any pieces, and JSON's
                           tree.size() == 1;
     // A repeated name has its last value in a tree.
     const bool is_once = arguments.find("\"input\"") == arguments.rfind("\"input\"");
-    const bool is_right = !is_input || !is_once || (is_whole && text == *tree.begin());
+    const bool is_right = !is_input || !is_once || (is_whole && *tree.begin() == text);
     if (again == std::make_pair(text, is_whole) && is_right) {
       if (is_input && is_once) ++whole;
       continue;

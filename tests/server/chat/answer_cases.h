@@ -41,7 +41,7 @@ inline ChatOutput output_of_case(const nlohmann::ordered_json& file,
   ChatPrompt prompt;
   for (const ToolDialect dialect :
        {ToolDialect::kHermes, ToolDialect::kXml, ToolDialect::kPythonic}) {
-    if (name_of(dialect) == item["dialect"]) prompt.traits.dialect = dialect;
+    if (item["dialect"] == name_of(dialect)) prompt.traits.dialect = dialect;
   }
   if (item["reasoning"] == "opened") prompt.thinking = ThinkingStart::kOpened;
   return chat_output(request, prompt, std::make_shared<PiecesTokenizer>(pieces));

@@ -212,8 +212,8 @@ TEST_CASE("the calls of a session share its windows, also those that were cancel
     request.seed = static_cast<std::uint64_t>(i);
     if (i == 0) request.max_new_tokens = 5;
     const auto go_on = [&] {
-      const SequenceState& state = core.store.lease(id).lease.sequence();
-      return core.submit(going_on(request, all, state.next_position(), ""), id);
+      const std::int64_t next = core.store.lease(id).lease.sequence().next_position();
+      return core.submit(going_on(request, all, next, ""), id);
     };
     if (i % 2 == 1) {  // first cancelled after a step or two
       GenerationRequest cut = request;

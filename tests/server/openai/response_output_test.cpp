@@ -72,7 +72,7 @@ TEST_CASE("goldens: an output as the events of a response, however its tokens ar
       REQUIRE(answer.events.events_size() == static_cast<int>(expected.size()));
       for (std::size_t i = 0; i < expected.size(); ++i) {
         const v1::ResponseEvent& event = answer.events.events(static_cast<int>(i));
-        CHECK(event.type() == expected[i]["type"]);
+        CHECK(event.type() == expected[i]["type"].get<std::string>());
         CHECK(comparable(ojson::parse(event.body())) == comparable(expected[i]));
       }
     }

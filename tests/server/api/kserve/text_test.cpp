@@ -53,7 +53,7 @@ void ask_for(TextRequest& request, const std::vector<const char*>& outputs) {
 }
 
 const inference::ModelInferResponse::InferOutputTensor& output_of(const TextResponse& response,
-                                                                  const std::string& name) {
+                                                                  std::string_view name) {
   for (const auto& output : response.outputs()) {
     if (output.name() == name) return output;
   }

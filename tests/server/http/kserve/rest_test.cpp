@@ -64,7 +64,7 @@ json infer_body(const json& input, int max_new_tokens) {
           {"parameters", {{"max_new_tokens", max_new_tokens}, {"seed", 7}}}};
 }
 
-const json& output(const json& response, const std::string& name) {
+const json& output(const json& response, std::string_view name) {
   for (const json& one : response["outputs"]) {
     if (one["name"] == name) return one;
   }
@@ -255,7 +255,7 @@ TEST_CASE("generate is flat, and generate_stream the same in events") {
     text += json::parse(stream.body.substr(at + 6, end - at - 6))["text_output"];
     at = end + 2;
   }
-  CHECK(text == whole["text_output"]);
+  CHECK(whole["text_output"] == text);
   CHECK(pieces >= 60);
   // Also where the last character is cut, which the length of some of these does.
   for (int length = 1; length <= 20; ++length) {

@@ -384,7 +384,7 @@ TEST_CASE("a chat and a response have the same text in every protocol") {
       }
     }
     CHECK_FALSE(content.empty());
-    CHECK(content == json::parse(openai.body)["choices"][0]["message"]["content"]);
+    CHECK(json::parse(openai.body)["choices"][0]["message"]["content"] == content);
   }
   SECTION("of a response") {
     const std::string method = "/lintel.v1.ResponseService/Create";
@@ -409,7 +409,7 @@ TEST_CASE("a chat and a response have the same text in every protocol") {
     REQUIRE_FALSE(response.empty());
     const json output = json::parse(response)["output"][0]["content"][0]["text"];
     CHECK_FALSE(output.get<std::string>().empty());
-    CHECK(output == json::parse(openai.body)["output"][0]["content"][0]["text"]);
+    CHECK(json::parse(openai.body)["output"][0]["content"][0]["text"] == output);
   }
 }
 

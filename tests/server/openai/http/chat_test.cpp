@@ -417,7 +417,7 @@ TEST_CASE("chat: logprobs are of the content's tokens") {
   Utf8Stream utf8;
   utf8.push(bytes, text);
   utf8.finish(text);
-  CHECK(text == choice["message"]["content"]);
+  CHECK(choice["message"]["content"] == text);
 }
 
 TEST_CASE("chat: reasoning is ended after thinking_token_budget, and the content follows") {

@@ -322,7 +322,7 @@ TEST_CASE("a stream's pieces are the whole answer's text, never half a character
     if (!choice["finish_reason"].is_null()) ++ends[index];
   }
   for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(texts[i] == whole["choices"][i]["text"]);
+    CHECK(whole["choices"][i]["text"] == texts[i]);
     CHECK(ends[i] == 1);
   }
 }

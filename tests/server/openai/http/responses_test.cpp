@@ -101,7 +101,7 @@ TEST_CASE("responses: instructions, tools and formats act as in a chat completio
       {"seed", 7}};
   const HttpReply same = post(server.port(), "/v1/chat/completions", chat.dump());
   REQUIRE(same.status == 200);
-  CHECK(text_of_response(response) == ojson::parse(same.body)["choices"][0]["message"]["content"]);
+  CHECK(ojson::parse(same.body)["choices"][0]["message"]["content"] == text_of_response(response));
   const HttpReply counted = post(server.port(), "/v1/responses/input_tokens", body.dump());
   CHECK(ojson::parse(counted.body)["input_tokens"] == response["usage"]["input_tokens"]);
 

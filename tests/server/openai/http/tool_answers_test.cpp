@@ -87,7 +87,7 @@ struct ScriptedServer : TestServer {
       calls.back().second += function.value("arguments", "");
     }
     const ojson& message = choice["message"];
-    CHECK(finish == choice["finish_reason"]);
+    CHECK(choice["finish_reason"] == finish);
     CHECK(content == (message["content"].is_null() ? "" : message["content"].get<std::string>()));
     CHECK(reasoning == message.value("reasoning_content", ""));
     std::erase_if(calls, [](const auto& call) { return !ojson::accept(call.second); });
