@@ -264,14 +264,6 @@ class ChatMessages {
   std::set<std::string, std::less<>> calls_;
 };
 
-bool is_message_tool_name(const std::string& name) {
-  return !name.empty() && name.size() <= kMostToolNameBytes &&
-         std::ranges::all_of(name, [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '.' || c == '-';
-         });
-}
-
 // One request while it is read.
 class MessageReader {
  public:
@@ -450,9 +442,9 @@ class MessageReader {
     Json tools = take("tools");
     if (tools.is_null()) return;
     if (!tools.is_array()) throw WrongMember{"tools", "is not a list of tools"};
-    if (tools.size() > kMostMessageTools) {
+    if (tools.size() > kMostTools) {
       throw WrongMember{"tools", "has " + std::to_string(tools.size()) + " tools, at most " +
-                                     std::to_string(kMostMessageTools) + " are taken"};
+                                     std::to_string(kMostTools) + " are taken"};
     }
     Json functions = Json::array();
     for (std::size_t i = 0; i < tools.size(); ++i) {
@@ -476,9 +468,8 @@ class MessageReader {
       if (name.is_string()) left_out_.insert(name.get<std::string>());
       return;
     }
-    if (!name.is_string() || !is_message_tool_name(name.get_ref<const std::string&>())) {
-      throw WrongMember{at + ".name", "is not of 1 to " + std::to_string(kMostToolNameBytes) +
-                                          " of a-z A-Z 0-9 _ . -"};
+    if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
+      throw WrongMember{at + ".name", kWrongToolName};
     }
     const Json& schema = member_of_object(tool, "input_schema");
     if (!schema.is_object()) throw WrongMember{at + ".input_schema", "is not an object"};

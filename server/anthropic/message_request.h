@@ -5,7 +5,6 @@
 
 #include <grpcpp/support/status.h>
 
-#include <cstddef>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,10 +15,6 @@
 #include "server/openai/sealer.h"
 
 namespace lintel {
-
-// Of one request. docs/messages.md names them. All tools together have kMostToolBytes.
-inline constexpr std::size_t kMostMessageTools = 512;
-inline constexpr std::size_t kMostToolNameBytes = 128;
 
 // The purpose of a request: an answer, or the number of its tokens.
 enum class MessageUse { kCreate, kCount };

@@ -363,10 +363,14 @@ void check_counts(const api::GenerateParams& params, const ModelConfig& config,
     }
   }
   check_particles(params, most_particles, request, violations);
-  const int most_top = std::min(limits.max_top_log2_probs, config.vocab_size);
-  if (params.top_log2_probs > static_cast<std::uint32_t>(most_top)) {
+  if (params.top_log2_probs > static_cast<std::uint32_t>(limits.max_top_log2_probs)) {
     violations.add("top_log2_probs", std::to_string(params.top_log2_probs) + " is more than " +
-                                         std::to_string(most_top));
+                                         std::to_string(limits.max_top_log2_probs) +
+                                         " (--max-top-log2-probs)");
+  } else if (params.top_log2_probs > static_cast<std::uint32_t>(config.vocab_size)) {
+    violations.add("top_log2_probs", std::to_string(params.top_log2_probs) + " is more than the " +
+                                         std::to_string(config.vocab_size) +
+                                         " tokens of the vocabulary");
   } else {
     request.top_log2_probs = static_cast<int>(params.top_log2_probs);
   }

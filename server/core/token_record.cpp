@@ -35,12 +35,13 @@ std::string_view TokenRecord::text_of(std::int32_t id) const {
 }
 
 std::size_t TokenRecord::bytes() const {
-  return values_.size() * sizeof(Value) + tops_.size() + texts_.size() * kTextBytes + text_bytes_;
+  return values_.size() * sizeof(Value) + tops_.size() * sizeof(tops_.front()) +
+         texts_.size() * kTextBytes + text_bytes_;
 }
 
 std::size_t TokenRecord::most_bytes(std::size_t tokens, std::size_t tops, std::size_t vocab_size) {
   const std::size_t values = tokens * (1 + tops);
-  return tokens + values * sizeof(Value) +
+  return tokens * sizeof(std::uint16_t) + values * sizeof(Value) +
          std::min(values, vocab_size) * (kTextBytes + kMeanTextBytes);
 }
 

@@ -12,9 +12,9 @@
 
 namespace lintel {
 
-// A token takes 9 bytes, and 8 more for each of the most likely ones in its place; the text of each
-// id is kept once. (As JSON a token takes from 80 bytes to some thousand, as a tree ten times as
-// many.) Used by one thread at a time.
+// A token takes 10 bytes, and 8 more for each of the most likely ones in its place; the text of
+// each id is kept once. (As JSON a token takes from 80 bytes to some thousand, as a tree ten times
+// as many.) Used by one thread at a time.
 class TokenRecord {
  public:
   struct Value {
@@ -54,8 +54,8 @@ class TokenRecord {
  private:
   void add_value(std::int32_t id, std::string_view text, float log2_prob);
 
-  std::deque<Value> values_;       // each token, and behind it those in its place
-  std::deque<std::uint8_t> tops_;  // of each token
+  std::deque<Value> values_;        // each token, and behind it those in its place
+  std::deque<std::uint16_t> tops_;  // of each token; --max-top-log2-probs is at most 4096
   std::unordered_map<std::int32_t, std::string> texts_;
   std::size_t text_bytes_ = 0;
 };

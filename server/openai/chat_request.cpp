@@ -26,14 +26,6 @@ std::string read_count(const Json& value, std::uint32_t& count) {
   return kTaken;
 }
 
-std::string read_top_logprobs(Json& value, ChatRequest& request) {
-  constexpr std::uint32_t kMost = 20;
-  if (!is_whole<std::uint32_t>(value) || value.get<std::uint32_t>() > kMost) {
-    return "is not a whole number from 0 to " + std::to_string(kMost);
-  }
-  return read_count(value, request.params.top_logprobs);
-}
-
 std::string read_flag(const Json& value, bool& flag) {
   if (!value.is_boolean()) return "is not true or false";
   flag = value.get<bool>();
@@ -80,7 +72,7 @@ std::string read_tools(Json& value, ChatRequest& request) {
     if (!function.is_object()) return at + ".function is not an object";
     const Json name = function.value("name", Json());
     if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
-      return at + ".function.name is not of 1 to 64 of a-z A-Z 0-9 _ . -";
+      return at + ".function.name " + kWrongToolName;
     }
   }
   const std::size_t bytes = value.dump(-1, ' ', false, Json::error_handler_t::replace).size();
@@ -356,7 +348,7 @@ constexpr Member kOwnMembers[] = {
      [](Json& v, ChatRequest& r) { return read_flag(v, r.params.skip_special_tokens); }},
     {"timings_per_token", [](Json& v, ChatRequest& r) { return read_flag(v, r.timings); }},
     {"logprobs", [](Json& v, ChatRequest& r) { return read_flag(v, r.params.logprobs); }},
-    {"top_logprobs", read_top_logprobs},
+    {"top_logprobs", [](Json& v, ChatRequest& r) { return read_count(v, r.params.top_logprobs); }},
     {"return_token_ids",
      [](Json& v, ChatRequest& r) { return read_flag(v, r.params.return_token_ids); }},
     {"response_format", read_response_format},
@@ -450,10 +442,11 @@ const std::vector<std::string_view>& served_members() {
 }  // namespace
 
 bool is_tool_name(std::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.' || c == '-';
-  });
+  return !name.empty() && name.size() <= kMostToolNameBytes &&
+         std::ranges::all_of(name, [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '.' || c == '-';
+         });
 }
 
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,

@@ -19,9 +19,11 @@
 
 namespace lintel {
 
-// Of one request. docs/chat.md names them.
+// Limits of one request in each API of chats. docs/chat.md names them.
 inline constexpr std::size_t kMostMessages = 10'000;
-inline constexpr std::size_t kMostTools = 128;
+inline constexpr std::size_t kMostTools = 512;
+inline constexpr std::size_t kMostToolNameBytes = 128;
+inline constexpr const char* kWrongToolName = "is not of 1 to 128 of a-z A-Z 0-9 _ . -";
 inline constexpr std::size_t kMostToolBytes = std::size_t{1} << 20;  // of all tools
 inline constexpr std::size_t kMostKwargsBytes = std::size_t{64} << 10;
 

@@ -13,8 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "model/core/sha256.h"
 #include "proto/fields/request_fields.h"
 #include "proto/fields/unserved_members.h"
@@ -246,7 +244,7 @@ class Reader {
   void check_tool_name(const Json& tool, const std::string& at) {
     const Json& name = part_of(tool, "name");
     if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
-      throw MemberError{at + ".name", "is not of 1 to 64 of a-z A-Z 0-9 _ . -"};
+      throw MemberError{at + ".name", kWrongToolName};
     }
     const std::string type = tool["type"];
     const auto [named, is_first] = tool_types_.emplace(name.get<std::string>(), type);
@@ -425,7 +423,7 @@ class Reader {
   void read_numbers() {
     const Json most = count("max_output_tokens", 1, INT32_MAX);
     if (!most.is_null()) chat_["max_completion_tokens"] = most;
-    const Json top = count("top_logprobs", 0, 20);
+    const Json top = count("top_logprobs", 0, UINT32_MAX);
     if (request_.has_logprobs) {
       chat_["logprobs"] = true;
       if (!top.is_null()) chat_["top_logprobs"] = top;
@@ -625,23 +623,7 @@ void ReceivedResponse::continue_turn(std::optional<std::string> items, const std
 }
 
 grpc::Status with_response_members(const grpc::Status& status) {
-  google::rpc::Status details;
-  if (status.ok() || !details.ParseFromString(status.error_details())) return status;
-  std::vector<FieldViolation> violations;
-  google::rpc::ErrorInfo info;
-  for (const auto& detail : details.details()) {
-    google::rpc::BadRequest bad;
-    if (detail.UnpackTo(&bad)) {
-      for (const auto& violation : bad.field_violations()) {
-        violations.push_back({response_member(violation.field()), violation.description()});
-      }
-    } else {
-      detail.UnpackTo(&info);
-    }
-  }
-  if (violations.empty()) return status;
-  if (info.reason().empty()) return invalid_argument(violations);
-  return invalid_argument(violations, info.reason().c_str());
+  return with_fields(status, response_member);
 }
 
 }  // namespace lintel

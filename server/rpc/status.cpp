@@ -150,6 +150,30 @@ grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
                      bad);
 }
 
+grpc::Status with_fields(const grpc::Status& status,
+                         const std::function<std::string(const std::string&)>& renamed) {
+  google::rpc::Status details;
+  if (status.error_code() != grpc::StatusCode::INVALID_ARGUMENT ||
+      !details.ParseFromString(status.error_details())) {
+    return status;
+  }
+  std::vector<FieldViolation> violations;
+  google::rpc::ErrorInfo info;
+  for (const auto& detail : details.details()) {
+    google::rpc::BadRequest bad;
+    if (detail.UnpackTo(&bad)) {
+      for (const auto& violation : bad.field_violations()) {
+        violations.push_back({renamed(violation.field()), violation.description()});
+      }
+    } else {
+      detail.UnpackTo(&info);
+    }
+  }
+  if (violations.empty()) return status;
+  if (info.reason().empty()) return invalid_argument(violations);
+  return invalid_argument(violations, info.reason().c_str());
+}
+
 grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message) {
   return with_resource(grpc::StatusCode::NOT_FOUND, type, name, message);
 }

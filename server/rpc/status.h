@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +47,11 @@ struct FieldViolation {
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations);
 // The same with google.rpc.ErrorInfo: for what a program distinguishes by the reason.
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, const char* reason);
+
+// The same INVALID_ARGUMENT with each field as `renamed` has it, for clients of an API that has
+// other names. Any other status as it is.
+grpc::Status with_fields(const grpc::Status& status,
+                         const std::function<std::string(const std::string&)>& renamed);
 
 // NOT_FOUND with google.rpc.ResourceInfo. type: "model", "session" or "response".
 grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message);

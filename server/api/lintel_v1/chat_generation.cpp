@@ -421,6 +421,9 @@ grpc::Status ChatGeneration::admit(RpcCall& rpc, StreamCall& call, const ReadCha
                                              params.prompt, call_deadline(rpc, context_.clock),
                                              std::move(target), prepared.prepared);
     if (status.ok()) status = charge_output(rpc, call.scope, prepared);
+    status = with_fields(status, [](const std::string& field) {
+      return field == "top_log2_probs" ? std::string("top_logprobs") : field;
+    });
     const std::uint32_t least = least_tokens(status);
     std::uint32_t& most = *params.max_new_tokens;
     if (status.ok() || !chat.request.shortens_answer || most <= least) return status;

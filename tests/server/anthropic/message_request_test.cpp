@@ -230,7 +230,7 @@ TEST_CASE("tools and the choice among them") {
 
 TEST_CASE("tools are bounded in number, name and bytes") {
   ojson tools = ojson::array();
-  for (std::size_t i = 0; i < kMostMessageTools; ++i) {
+  for (std::size_t i = 0; i < kMostTools; ++i) {
     tools.push_back(tool_of(std::string(120, 'n') + std::to_string(i)));
   }
   CHECK(ReadMessage(body_with("tools", tools)).status.ok());

@@ -36,6 +36,23 @@ TEST_CASE("token record: tokens are read back with those in their place") {
   CHECK(record.text_of(9).empty());
 }
 
+TEST_CASE("token record: a token has more than 255 of the most likely ones") {
+  constexpr std::size_t kTops = 4096;  // the most of --max-top-log2-probs
+  TokenRecord record;
+  for (std::int32_t token = 0; token < 2; ++token) {
+    record.add(token, "", -1.0f);
+    for (std::size_t k = 0; k < kTops; ++k) {
+      record.add_top(static_cast<std::int32_t>(k), "", -2.0f);
+    }
+  }
+  TokenRecord::Cursor at;
+  CHECK(record.tops_at(at) == kTops);
+  CHECK(record.top_at(at, kTops - 1).id == static_cast<std::int32_t>(kTops) - 1);
+  record.advance(at);
+  CHECK(record.token_at(at).id == 1);
+  CHECK(record.tops_at(at) == kTops);
+}
+
 TEST_CASE("token record: it takes no more than is admitted for it") {
   constexpr std::size_t kVocabulary = 1024, kTops = 20;
   TokenRecord record;
@@ -49,7 +66,7 @@ TEST_CASE("token record: it takes no more than is admitted for it") {
     REQUIRE(record.bytes() <= TokenRecord::most_bytes(i + 1, kTops, kVocabulary));
   }
   // Texts are kept once.
-  CHECK(record.bytes() < 5000 * (1 + 8 * (1 + kTops)) + kVocabulary * 100);
+  CHECK(record.bytes() < 5000 * (2 + 8 * (1 + kTops)) + kVocabulary * 100);
 }
 
 }  // namespace

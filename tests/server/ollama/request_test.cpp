@@ -286,7 +286,9 @@ TEST_CASE("ollama request: logprobs have their alternatives, which go with them"
   CHECK(request.chat->params.logprobs);
   CHECK(request.chat->params.top_logprobs == 3);
   CHECK(wrong_in_chat("top_logprobs", 3).empty());  // no logprobs: no effect, as in Ollama
-  body["top_logprobs"] = 21;
+  body["top_logprobs"] = 64;
+  CHECK(read_chat(body).chat->params.top_logprobs == 64);
+  body["top_logprobs"] = -1;
   CHECK_THAT(wrong_in(read_chat(body)), Contains("top_logprobs: is not a whole number"));
 }
 

@@ -285,6 +285,12 @@ TEST_CASE("ollama: logprobs come with their alternatives") {
       CHECK(token["logprob"].get<double>() <= 0);
       CHECK(token["top_logprobs"].size() == 2);
     }
+    asked["top_logprobs"] = 65;
+    const HttpReply refused =
+        post(server.port(), is_chat ? "/api/chat" : "/api/generate", asked.dump());
+    CHECK(refused.status == 400);
+    CHECK(ojson::parse(refused.body)["error"] ==
+          "top_logprobs: 65 is more than 64 (--max-top-log2-probs)");
   }
 }
 

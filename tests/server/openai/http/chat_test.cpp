@@ -420,6 +420,22 @@ TEST_CASE("chat: logprobs are of the content's tokens") {
   CHECK(choice["message"]["content"] == text);
 }
 
+TEST_CASE("chat: top_logprobs are as many as --max-top-log2-probs") {
+  ChatServer server;
+  ojson body = question("Hello", 3);
+  body["logprobs"] = true;
+  body["top_logprobs"] = 64;
+  const ojson tokens = server.answered(body)["choices"][0]["logprobs"]["content"];
+  REQUIRE_FALSE(tokens.empty());
+  for (const ojson& token : tokens) CHECK(token["top_logprobs"].size() == 64);
+  body["top_logprobs"] = 65;
+  const HttpReply refused = server.chat(body);
+  CHECK(refused.status == 400);
+  const ojson error = ojson::parse(refused.body)["error"];
+  CHECK(error["message"] == "top_logprobs: 65 is more than 64 (--max-top-log2-probs)");
+  CHECK(error["param"] == "top_logprobs");
+}
+
 TEST_CASE("chat: reasoning is ended after thinking_token_budget, and the content follows") {
   const TemporaryDirectory files;
   ChatServer server(

@@ -562,7 +562,7 @@ TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names
       {"max_tokens", 100'000'000, "max_tokens", "max_tokens: 100000000 is more than"},
       {"n", 0, "n", "n: 0 is not from 1"},
       {"n", 4'000'000'000u, "n", "n: 4000000000"},
-      {"logprobs", 100'000, "logprobs", "logprobs: 100000 is more than"},
+      {"logprobs", 100'000, "logprobs", "logprobs: 100000 is more than 64 (--max"},
       {"top_p", 1.5, "top_p", "top_p: 1.5"},
       {"stop", json::array({""}), "stop", "stop[0]: is empty"},
       {"stop", 5, "stop", "is not a text"},

@@ -319,6 +319,14 @@ TEST_CASE("responses: what is stored is read, listed, repeated as events and del
   body["top_logprobs"] = 3;
   const HttpReply likely = server.create(body);
   CHECK_THAT(likely.body, Contains("\"top_logprobs\":[{"));
+  ojson many = body;
+  many["stream"] = false;
+  many["top_logprobs"] = 65;
+  const HttpReply refused = server.create(many);
+  CHECK(refused.status == 400);
+  const ojson error = ojson::parse(refused.body)["error"];
+  CHECK(error["message"] == "top_logprobs: 65 is more than 64 (--max-top-log2-probs)");
+  CHECK(error["param"] == "top_logprobs");
   const std::string id_of_likely = response_events(likely.body).front()["response"]["id"];
   CHECK(server.ask("GET", id_of_likely + "?stream=true").body == likely.body);
   const std::vector<ojson> rest =
