@@ -52,16 +52,34 @@ function(lintel_link_dnnl target sources)
   endforeach()
 endfunction()
 
-# Files of vector instructions, most of which are compiled for several sets of them: 7 minutes of CPU with
-# AddressSanitizer, 3 without.
-function(lintel_leave_kernels_unsanitized sources)
-  foreach(source IN LISTS sources)
+# Takes the files of vector instructions from the list named `list` into an object library, which `target` gets. Most of
+# them are compiled for several sets of instructions: 7 minutes of CPU with AddressSanitizer, 3 without. Where they are
+# not sanitized, their command lines are those of the preset ci to the letter, without a precompiled header or
+# debugging information, so that ccache gives the presets asan and tsan the objects of ci.
+function(lintel_split_kernels target top list)
+  set(kernels)
+  foreach(source IN LISTS ${list})
     file(STRINGS ${source} includes REGEX "^#include [\"<](hwy/foreach_target|immintrin)\\.h[\">]" LIMIT_COUNT 1)
     if(includes)
-      set_source_files_properties(${source} PROPERTIES
-        COMPILE_OPTIONS -fno-sanitize=all SKIP_PRECOMPILE_HEADERS ON)
+      list(APPEND kernels ${source})
     endif()
   endforeach()
+  if(NOT kernels)
+    return()
+  endif()
+  add_library(${target}_kernels OBJECT ${kernels})
+  target_link_libraries(${target}_kernels PRIVATE $<TARGET_PROPERTY:${target},LINK_LIBRARIES>)
+  set(is_plain OFF)
+  if(LINTEL_SANITIZE AND NOT LINTEL_SANITIZE_KERNELS)
+    set(is_plain ON)
+  endif()
+  set_target_properties(${target}_kernels PROPERTIES LINTEL_UNSANITIZED ${is_plain})
+  if(is_plain OR (LINTEL_OPTIMIZE_MODEL AND top STREQUAL "model"))
+    target_compile_options(${target}_kernels PRIVATE -O2)
+  endif()
+  list(REMOVE_ITEM ${list} ${kernels})
+  set(${list} "${${list}}" PARENT_SCOPE)
+  set(kernel_objects $<TARGET_OBJECTS:${target}_kernels> PARENT_SCOPE)
 endfunction()
 
 function(lintel_module folder)
@@ -76,10 +94,11 @@ function(lintel_module folder)
 
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
-  add_library(${target} STATIC ${sources})
-  if(LINTEL_SANITIZE AND NOT LINTEL_SANITIZE_KERNELS AND "<hwy>" IN_LIST sees)
-    lintel_leave_kernels_unsanitized("${sources}")
+  set(kernel_objects)
+  if("<hwy>" IN_LIST sees)
+    lintel_split_kernels(${target} ${top} sources)
   endif()
+  add_library(${target} STATIC ${sources} ${kernel_objects})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # also of headers alone
   target_link_libraries(${target} PUBLIC lintel_options Threads::Threads)
   if(LINTEL_UNITY AND NOT "<hwy>" IN_LIST sees)  # kinds of attention have the same names
