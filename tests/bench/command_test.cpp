@@ -6,6 +6,7 @@
 #include "bench/report.h"
 #include "server/app/lintel_server.h"
 #include "tests/bench/bench_program.h"
+#include "tests/support/case_share.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {
@@ -90,13 +91,9 @@ TEST_CASE("speed names every figure, in every weight type") {
   }
 }
 
-TEST_CASE("large names every figure of a checkpoint's shape") {
-  const Bench bench;
-  const Result result =
-      bench.succeed({"large", "--shape", "rwkv7-0.1b", "--weight-type", "int4", "--repeats", "1",
-                     "--workers", "2", "--context", "90,640", "--seconds", "0.15", "--json"});
-  const auto json = nlohmann::json::parse(result.out);
-  CHECK(json["weight_type"] == "int4");
+namespace {
+
+void check_large(const nlohmann::json& json) {
   for (const char* name : {"context_90", "context_640"}) {
     CAPTURE(name);
     CHECK(json[name]["prompt_tokens_per_s"] > 0);
@@ -119,10 +116,23 @@ TEST_CASE("large names every figure of a checkpoint's shape") {
     CHECK(json[name]["tokens_per_s"] > 0);
     CHECK(json[name]["off_tokens_per_s"] > 0);
   }
-  CHECK(json["drafts_repeating"]["over_off"] > 1.3);
-  // 85 million weights in 4.5 bits, the head's 50 million in 8, and the embedding's rows in bf16.
-  CHECK(json["weight_bytes"].get<double>() == Approx(212e6).epsilon(0.05));
+  CHECK(json["weight_bytes"] > 0);
   CHECK(json["load_seconds"] > 0);
+}
+
+}  // namespace
+
+// A hundred million weights take half a minute of CPU.
+TEST_CASE("large names every figure of a checkpoint's shape, at night") {
+  if (!runs_every_case()) return;
+  const Bench bench;
+  const Result result =
+      bench.succeed({"large", "--shape", "rwkv7-0.1b", "--weight-type", "int4", "--repeats", "1",
+                     "--workers", "2", "--context", "90,640", "--seconds", "0.15", "--json"});
+  const auto json = nlohmann::json::parse(result.out);
+  CHECK(json["weight_type"] == "int4");
+  check_large(json);
+  CHECK(json["drafts_repeating"]["over_off"] > 1.3);
 }
 
 TEST_CASE("large without the peer's libraries fails and says how to install them") {
@@ -142,12 +152,14 @@ TEST_CASE("large of a model of our own format names the command for it") {
   CHECK(result.err.find("lintel-bench speed") != std::string::npos);
 }
 
-TEST_CASE("large measures what the type of given weights loses") {
+TEST_CASE("large names every figure of given weights, and what their type loses") {
   const Bench bench;
   const Result result = bench.succeed(
       {"large", "--model", LINTEL_TEST_DATA "/../weights/text-rwkv7-small", "--weight-type", "int8",
-       "--repeats", "1", "--workers", "2", "--seconds", "0.01", "--json"});
+       "--repeats", "1", "--workers", "2", "--context", "90,640", "--seconds", "0.01", "--json"});
   const auto json = nlohmann::json::parse(result.out);
+  CHECK(json["weight_type"] == "int8");
+  check_large(json);
   CHECK(json["bits_lost"] > 0);
   CHECK(json["bits_lost"] < 0.01);
 }
