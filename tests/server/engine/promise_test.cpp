@@ -159,7 +159,7 @@ void require_same_bits_in_any_company(TinyModel kind, const std::string& attenti
   // But at night, each kind runs a share of the schedules: every slice and every width, each with
   // some workers and drafts. Sanitizers see fewer, none of which is without a thread.
   const int fewest_workers = runs_few_cases() ? 1 : 0;
-  const std::size_t share = runs_few_cases() ? 12 : kSanitized ? 6 : runs_every_case() ? 1 : 3;
+  const std::size_t share = runs_few_cases() ? 12 : kSanitized || !runs_every_case() ? 6 : 1;
   const std::size_t mine = std::hash<std::string>()(attention + to_string(type)) % share;
   std::size_t schedule = 0;
   for (const auto speculation : {Speculation::kOff, Speculation::kAuto, Speculation::kOn}) {

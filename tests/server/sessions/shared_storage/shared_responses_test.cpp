@@ -82,7 +82,7 @@ TEST_CASE("responses: one in the background continues at another server, once it
   ResponseFleet fleet;
   ojson body = {{"model", "m"},
                 {"input", "Hello"},
-                {"max_output_tokens", 50'000},
+                {"max_output_tokens", 12'000},
                 {"seed", 7},
                 {"logit_bias", {{std::to_string(kLlamaEnd), -100}}}};
   const ojson whole = ojson::parse(fleet.create(1, body).body);
@@ -124,7 +124,7 @@ TEST_CASE("responses: one that runs at a server of the store is in progress at t
   const std::string key = "Idempotency-Key: one\r\n";
   const ojson body = {{"model", "m"},
                       {"input", "Hello"},
-                      {"max_output_tokens", 30'000},
+                      {"max_output_tokens", 12'000},
                       {"stream", true},
                       {"logit_bias", {{std::to_string(kLlamaEnd), -100}}}};
   HttpClient client(plain_wire(fleet.servers[0]->server().http_port(), 8192));
