@@ -27,11 +27,16 @@ build() {
   NINJA_STATUS='[%f of %t, %e s] ' cmake --build --preset "$preset" ${1:+--target "$@"}
 }
 
+# tests_at_a_time: one more than cores, as several wait for a lease, a disk or a process for most of their time.
+tests_at_a_time() {
+  echo $(($(nproc) + 1))
+}
+
 # run_tests PRESET [CTEST-ARGUMENT...]: on all cores. On failure the failed checks are printed last.
 run_tests() {
   local status=0 log=build/$1/Testing/Temporary/LastTest.log
   rm -f "$log"
-  ctest --preset "$1" -j "$(nproc)" "${@:2}" || status=$?
+  ctest --preset "$1" -j "$(tests_at_a_time)" "${@:2}" || status=$?
   if ((status != 0)) && [[ -f $log ]]; then
     awk 'sub(/^[0-9]+\/[0-9]+ Test(ing)?: /, "") { name = $0 }
          /FAILED:$|^(--- )?(FAIL(ED)?|ERROR)[: ]|AssertionError|Sanitizer: / { left = 4 }

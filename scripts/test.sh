@@ -39,7 +39,7 @@ last=build/$preset/test_seconds  # of the tests, once they have passed
 ((${#only[@]})) || last=build/$preset/all_test_seconds
 took=
 [[ ! -f $last ]] || took=", all of them $(seconds_to_words "$(<"$last")") last time"
-step "tests, $(nproc) at a time$took"
+step "tests, $(tests_at_a_time) at a time$took"
 progress=()
 [[ ! -t 1 ]] || progress=(--progress)
 status=0
