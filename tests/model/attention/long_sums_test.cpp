@@ -232,13 +232,13 @@ double error_after(const Stream& stream, std::int64_t begin, std::int64_t end, b
 TEST_CASE("sums in f32 stay right over ten million and a hundred million tokens", "[slow]") {
   const Stream stream;
   CHECK(error_after(stream, 0, 100'000, false) < 1e-4);
-  CHECK(error_after(stream, 0, 10'000'000, false) < 1e-4);
   // But at night sums are exact before, as they are of what follows.
-  const std::int64_t from = testing::runs_every_case() && !testing::kSanitized ? 0 : 99'000'000;
-  CHECK(error_after(stream, from, 100'000'000, false) < 5e-4);
+  const bool is_whole = testing::runs_every_case() && !testing::kSanitized;
+  CHECK(error_after(stream, is_whole ? 0 : 9'000'000, 10'000'000, false) < 1e-4);
+  CHECK(error_after(stream, is_whole ? 0 : 99'000'000, 100'000'000, false) < 5e-4);
   CHECK(error_after(stream, 900'000'000, 901'000'000, false) < 5e-4);
   // What rounding to nearest did, where nothing is drawn.
-  CHECK(error_after(stream, 0, 10'000'000, true) > 1e-3);
+  if (is_whole) CHECK(error_after(stream, 0, 10'000'000, true) > 1e-3);
   CHECK(error_after(stream, 100'000'000, 104'000'000, true) > 1e-2);
 }
 

@@ -9,6 +9,7 @@
 #include "server/core/threads.h"
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/case_share.h"
 #include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
@@ -86,10 +87,11 @@ TEST_CASE("an error of any write or sync breaks the storage until it is reopened
   const DiskStorages storages;
   const std::int64_t changes = changes_of_a_run(storages);
   const bool from_then_on = GENERATE(false, true);  // as of a file system remounted read-only
-  const int stride = from_then_on || kSanitized ? 7 : 1;
+  const int stride = (from_then_on || kSanitized ? 7 : 1) * (runs_every_case() ? 1 : 3);
   std::mt19937_64 random(1);
   int broke = 0;
-  for (std::int64_t at = 0; at < changes; at += stride) {
+  for (std::int64_t at = Catch::rngSeed() % static_cast<std::uint32_t>(stride); at < changes;
+       at += stride) {
     CAPTURE(from_then_on, at);
     TestDisk disk;
     const FaultyRun run = run_with(storages, disk, [&](std::int64_t number) {
@@ -108,10 +110,11 @@ TEST_CASE("a full disk refuses writes that do not fit, and accepts writes again 
   const DiskStorages storages;
   const std::int64_t changes = changes_of_a_run(storages);
   const std::int64_t for_changes = GENERATE(1, 12, 1000);
-  const int stride = kSanitized ? 9 : for_changes == 1 ? 1 : 3;
+  const int stride = (kSanitized ? 9 : for_changes == 1 ? 1 : 3) * (runs_every_case() ? 1 : 3);
   std::mt19937_64 random(1);
   int full = 0;
-  for (std::int64_t at = 0; at < changes; at += stride) {
+  for (std::int64_t at = Catch::rngSeed() % static_cast<std::uint32_t>(stride); at < changes;
+       at += stride) {
     CAPTURE(for_changes, at);
     TestDisk disk;
     const FaultyRun run = run_with(storages, disk, [&](std::int64_t number) {
