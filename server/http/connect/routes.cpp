@@ -350,9 +350,18 @@ void add_method(HttpRoutes& routes, const pb::MethodDescriptor* method, HttpCall
               }});
 }
 
+// The protocol of every path that no other has: a method's routes are below no path of their own,
+// and refuse in the shape of each format.
+const HttpProtocol& connect_protocol() {
+  static const HttpProtocol protocol{
+      .exposed_headers = {"grpc-status", "grpc-message", "grpc-status-details-bin"}};
+  return protocol;
+}
+
 }  // namespace
 
 void add_connect_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
+  routes.add(connect_protocol());
   for (const pb::FileDescriptor* const file :
        {v1::GenerateRequest::descriptor()->file(), v1::ChatRequest::descriptor()->file(),
         v1::ResponseEvents::descriptor()->file(), v1::Session::descriptor()->file(),

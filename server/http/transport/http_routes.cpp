@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
-#include "server/http/transport/response_head.h"
 #include "server/rpc/ignored_members.h"
+#include "server/rpc/status.h"
 #include "server/security/bearer_tokens.h"
 
 namespace lintel {
@@ -92,11 +93,13 @@ HttpRoutes::Found HttpRoutes::find(std::string_view method, std::string_view pat
 void HttpRoutes::add(const HttpProtocol& protocol) { protocols_.push_back(&protocol); }
 
 const HttpProtocol& HttpRoutes::protocol_of(std::string_view path) const {
-  const HttpProtocol* found = &connect_protocol();
+  static const HttpProtocol none{};
+  const HttpProtocol* found = &none;
   for (const HttpProtocol* const protocol : protocols_) {
     const std::string& above = protocol->path;
-    if (!path.starts_with(above) || above.size() <= found->path.size()) continue;
-    if (path.size() == above.size() || path[above.size()] == '/') found = protocol;
+    if (!path.starts_with(above) || above.size() < found->path.size()) continue;
+    const bool is_below = above.empty() || path.size() == above.size() || path[above.size()] == '/';
+    if (is_below) found = protocol;
   }
   return *found;
 }
@@ -108,22 +111,14 @@ std::vector<const HttpRoute*> HttpRoutes::all() const {
 }
 
 std::string HttpRoutes::exposed_headers() const {
-  std::vector<std::string> names = connect_protocol().exposed_headers;
-  names.insert(names.end(), {"retry-after", "x-request-id", "lintel-replica", kIgnoredHeader});
+  std::vector<std::string> names = {"retry-after", "x-request-id", "lintel-replica",
+                                    kIgnoredHeader};
   for (const HttpProtocol* const protocol : protocols_) {
     names.insert(names.end(), protocol->exposed_headers.begin(), protocol->exposed_headers.end());
   }
   std::string all;
   for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
   return all;
-}
-
-const HttpProtocol& connect_protocol() {
-  static const HttpProtocol protocol{
-      .path = "",
-      .exposed_headers = {"grpc-status", "grpc-message", "grpc-status-details-bin"},
-      .refuse = plain_refusal};
-  return protocol;
 }
 
 std::string_view token_of(const HttpRequest& request, const HttpProtocol& protocol) {
@@ -152,8 +147,10 @@ std::string percent_decoded(std::string_view text) {
 }
 
 HttpAnswer plain_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
-  const nlohmann::ordered_json error = {{"code", connect_code_name(status.error_code())},
-                                        {"message", status.error_message()}};
+  std::string code = code_name(status.error_code());
+  std::ranges::transform(code, code.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const nlohmann::ordered_json error = {{"code", code}, {"message", status.error_message()}};
   return json_answer(http_status,
                      error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

@@ -23,11 +23,14 @@ using HttpSocketOpener = std::function<HttpHandler(const HttpRequest& handshake)
 using HttpRefusal =
     std::function<HttpAnswer(const HttpRequest&, int http_status, const grpc::Status&)>;
 
+// {"code": "not_found", "message": ...}, for what is no protocol's.
+HttpAnswer plain_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
+
 // The part of a protocol beside its messages, as its clients expect it.
 struct HttpProtocol {
   // The path that the protocol's routes are below: "/v1". Paths below it without a route are
-  // refused in this protocol's shape.
-  std::string path;
+  // refused in this protocol's shape. Empty: that of every path that no other protocol has.
+  std::string path = {};
   // Headers that may carry the caller's token, in lower case; the first that is there counts.
   // "authorization" has it as `Bearer TOKEN`, another header as it is.
   std::vector<std::string> token_headers = {"authorization"};
@@ -35,12 +38,10 @@ struct HttpProtocol {
   std::vector<std::string> exposed_headers = {};
   // Errors that are made before a handler is called: no route, no token, a body that is too long,
   // a server that drains.
-  HttpRefusal refuse = {};
+  HttpRefusal refuse = plain_refusal;
   // A piece that a silent stream writes from time to time; empty: none.
   std::string keep_alive = {};
 };
-// Connect's, which is that of every path that no other protocol has.
-const HttpProtocol& connect_protocol();
 // The token of a request; empty: it has none.
 std::string_view token_of(const HttpRequest& request, const HttpProtocol& protocol);
 
@@ -74,7 +75,8 @@ class HttpRoutes {
   };
   // A path without {} wins over one with it, then the earlier added.
   Found find(std::string_view method, std::string_view path) const;
-  // Of a path, with a route or without: the one with the longest path.
+  // Of a path, with a route or without: the one with the longest path. Where none was added that
+  // fits, HttpProtocol as it is.
   const HttpProtocol& protocol_of(std::string_view path) const;
   // In the order in which they were added; for tests. As long as none is added.
   std::vector<const HttpRoute*> all() const;
@@ -92,8 +94,5 @@ class HttpRoutes {
 
 // %41 as A. What is no such code stays as it is.
 std::string percent_decoded(std::string_view text);
-
-// Connect's: {"code": "not_found", "message": ...}.
-HttpAnswer plain_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
 
 }  // namespace lintel

@@ -3,15 +3,11 @@
 
 #include <grpcpp/support/status.h>
 
-#include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <ctime>
 #include <string_view>
-
-#include "server/rpc/status.h"
 
 namespace lintel {
 
@@ -45,14 +41,6 @@ int http_status_of(int grpc_code) {
     default:
       return 500;
   }
-}
-
-std::string connect_code_name(int grpc_code) {
-  if (grpc_code == grpc::StatusCode::CANCELLED) return "canceled";  // Connect's spelling
-  std::string name = code_name(grpc_code);
-  std::ranges::transform(name, name.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name;
 }
 
 const char* http_reason(int http_status) {

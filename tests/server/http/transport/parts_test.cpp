@@ -83,8 +83,17 @@ TEST_CASE("a protocol has its own headers of tokens, shape of errors and exposed
   CHECK(error_of("/other/x/y") == "below");
   CHECK(error_of("/other/y") == "other: none");
   CHECK(routes.exposed_headers() ==
-        "grpc-status, grpc-message, grpc-status-details-bin, retry-after, x-request-id, "
-        "lintel-replica, lintel-ignored, other-id");
+        "retry-after, x-request-id, lintel-replica, lintel-ignored, other-id");
+  // One without a path has what no other has.
+  const HttpProtocol rest{.exposed_headers = {"grpc-status"},
+                          .refuse = [](const HttpRequest&, int http_status, const grpc::Status&) {
+                            return HttpAnswer{http_status, {}, "rest"};
+                          }};
+  routes.add(rest);
+  CHECK(error_of("/others") == "rest");
+  CHECK(error_of("/other/y") == "other: none");
+  CHECK(routes.exposed_headers() ==
+        "retry-after, x-request-id, lintel-replica, lintel-ignored, other-id, grpc-status");
   const auto token = [](const HttpProtocol& protocol, HttpHeaders headers) {
     HttpRequest request;
     request.headers = std::move(headers);
@@ -93,8 +102,8 @@ TEST_CASE("a protocol has its own headers of tokens, shape of errors and exposed
   CHECK(token(other, {{"x-api-key", "a"}, {"authorization", "Bearer b"}}) == "a");
   CHECK(token(other, {{"authorization", "Bearer b"}}) == "b");
   CHECK(token(other, {{"x-api-key", "a"}, {"x-api-key", "c"}}).empty());
-  CHECK(token(connect_protocol(), {{"x-api-key", "a"}}).empty());
-  CHECK(token(connect_protocol(), {{"authorization", "Bearer b"}}) == "b");
+  CHECK(token({}, {{"x-api-key", "a"}}).empty());
+  CHECK(token({}, {{"authorization", "Bearer b"}}) == "b");
 }
 
 TEST_CASE("an envelope is opened only where it is one message, whole and not compressed") {
