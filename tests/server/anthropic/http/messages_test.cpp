@@ -456,7 +456,8 @@ TEST_CASE("the list of models has Anthropic's form where its clients ask") {
   // OpenAI's clients do not have the header.
   CHECK(ojson::parse(server.get("/v1/models").body)["object"] == "list");
   CHECK(ojson::parse(server.get("/v1/models/m").body)["object"] == "model");
-  CHECK(request(server.port(), "HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200);
+  CHECK(request(server.port(), "HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .status == 200);
 }
 
 TEST_CASE("several models are listed in pages, in either direction") {
