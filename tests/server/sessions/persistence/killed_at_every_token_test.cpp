@@ -11,6 +11,7 @@
 #include "server/sessions/storage/sqlite/sqlite_storage.h"
 #include "tests/server/sessions/persistence/crash_test_process.h"
 #include "tests/server/sessions/persistence/faulty_storage.h"
+#include "tests/support/case_share.h"
 #include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 #include "tests/support/sanitized.h"
@@ -203,6 +204,8 @@ TEST_CASE("a call that is killed at any token and repeated gives each position o
   const KvType type = GENERATE(KvType::kF32, KvType::kInt8);
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const bool on_disk = GENERATE(false, true);
+  static std::uint64_t number = 0;
+  if (!is_drawn(number++, 2)) return;
   require_same_after_death(hybrid_model(type), level, on_disk, {{rich_call(0), rich_call(27)}},
                            on_disk ? 5 * kStride : kStride);
 }
