@@ -13,9 +13,9 @@
 
 #include "server/anthropic/message_request.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/status_details.h"
 #include "server/http/transport/response_head.h"
 #include "server/openai/http/errors.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
@@ -63,7 +63,7 @@ std::optional<std::string> too_long_message(const StatusDetails& details) {
     return std::nullopt;
   }
   // "have N tokens, the model takes fewer than M"
-  const std::vector<std::int64_t> numbers = numbers_of(details.violations.front().second);
+  const std::vector<std::int64_t> numbers = numbers_of(details.violations.front().description);
   if (numbers.size() != 2) return std::nullopt;
   return "prompt is too long: " + std::to_string(numbers[0]) + " tokens > " +
          std::to_string(numbers[1] - 1) + " maximum";

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/status_details.h"
 #include "server/http/transport/response_head.h"
 #include "server/ollama/request.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {

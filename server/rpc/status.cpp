@@ -150,28 +150,42 @@ grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
                      bad);
 }
 
-grpc::Status with_fields(const grpc::Status& status,
-                         const std::function<std::string(const std::string&)>& renamed) {
+StatusDetails read_status_details(const grpc::Status& status) {
+  StatusDetails read;
   google::rpc::Status details;
-  if (status.error_code() != grpc::StatusCode::INVALID_ARGUMENT ||
-      !details.ParseFromString(status.error_details())) {
-    return status;
-  }
-  std::vector<FieldViolation> violations;
-  google::rpc::ErrorInfo info;
+  if (!details.ParseFromString(status.error_details())) return read;
   for (const auto& detail : details.details()) {
     google::rpc::BadRequest bad;
+    google::rpc::RetryInfo retry;
+    google::rpc::ErrorInfo info;
+    google::rpc::ResourceInfo resource;
+    google::rpc::PreconditionFailure failure;
     if (detail.UnpackTo(&bad)) {
       for (const auto& violation : bad.field_violations()) {
-        violations.push_back({renamed(violation.field()), violation.description()});
+        read.violations.push_back({violation.field(), violation.description()});
       }
-    } else {
-      detail.UnpackTo(&info);
+    } else if (detail.UnpackTo(&retry)) {
+      read.retry_after = std::chrono::seconds(retry.retry_delay().seconds()) +
+                         std::chrono::nanoseconds(retry.retry_delay().nanos());
+    } else if (detail.UnpackTo(&info)) {
+      read.reason = info.reason();
+    } else if (detail.UnpackTo(&resource)) {
+      read.resource = resource.resource_type();
+    } else if (detail.UnpackTo(&failure) && failure.violations_size() > 0) {
+      read.precondition = failure.violations(0).type();
     }
   }
-  if (violations.empty()) return status;
-  if (info.reason().empty()) return invalid_argument(violations);
-  return invalid_argument(violations, info.reason().c_str());
+  return read;
+}
+
+grpc::Status with_fields(const grpc::Status& status,
+                         const std::function<std::string(const std::string&)>& renamed) {
+  if (status.error_code() != grpc::StatusCode::INVALID_ARGUMENT) return status;
+  StatusDetails details = read_status_details(status);
+  if (details.violations.empty()) return status;
+  for (FieldViolation& violation : details.violations) violation.field = renamed(violation.field);
+  if (details.reason.empty()) return invalid_argument(details.violations);
+  return invalid_argument(details.violations, details.reason.c_str());
 }
 
 grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message) {

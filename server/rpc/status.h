@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -47,6 +48,18 @@ struct FieldViolation {
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations);
 // The same with google.rpc.ErrorInfo: for what a program distinguishes by the reason.
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, const char* reason);
+
+// What a status says, from its details.
+struct StatusDetails {
+  std::string reason;                                   // of google.rpc.ErrorInfo; empty: none
+  std::vector<FieldViolation> violations;               // of google.rpc.BadRequest
+  std::optional<std::chrono::nanoseconds> retry_after;  // when trying again may help
+  std::string resource;      // the type of google.rpc.ResourceInfo: "model"; empty: none
+  std::string precondition;  // the type of google.rpc.PreconditionFailure's first; empty: none
+};
+// Reads the details. grpc::Status has room for them as bytes alone, which are what gRPC sends;
+// other protocols, and code that looks at a status, read them here.
+StatusDetails read_status_details(const grpc::Status& status);
 
 // The same INVALID_ARGUMENT with each field as `renamed` has it, for clients of an API that has
 // other names. Any other status as it is.

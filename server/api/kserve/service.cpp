@@ -15,8 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "inference/grpc_service.pb.h"
 #include "model/config/config.h"
 #include "server/api/kserve/sequences.h"
@@ -98,16 +96,8 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
 
 // Whether a call was refused since its sequence holds all its tokens.
 bool is_complete(const grpc::Status& status) {
-  google::rpc::Status details;
-  if (status.error_code() != grpc::StatusCode::FAILED_PRECONDITION ||
-      !details.ParseFromString(status.error_details())) {
-    return false;
-  }
-  return std::ranges::any_of(details.details(), [](const auto& detail) {
-    google::rpc::PreconditionFailure failure;
-    return detail.UnpackTo(&failure) && failure.violations_size() > 0 &&
-           failure.violations(0).type() == "SEQUENCE_COMPLETE";
-  });
+  return status.error_code() == grpc::StatusCode::FAILED_PRECONDITION &&
+         read_status_details(status).precondition == "SEQUENCE_COMPLETE";
 }
 
 bool has_text(const ServedModel& model) { return model.transformer->tokenizer() != nullptr; }

@@ -8,8 +8,6 @@
 #include <optional>
 #include <utility>
 
-#include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
@@ -106,16 +104,8 @@ std::size_t repeated_bytes_of(const ResponseRecord& record) {
 
 // Returns true where a state needs more than all the memory for states.
 bool can_never_fit(const grpc::Status& refused) {
-  google::rpc::Status details;
-  if (refused.error_code() != grpc::StatusCode::FAILED_PRECONDITION ||
-      !details.ParseFromString(refused.error_details())) {
-    return false;
-  }
-  return std::ranges::any_of(details.details(), [](const auto& detail) {
-    google::rpc::PreconditionFailure failure;
-    return detail.UnpackTo(&failure) && failure.violations_size() > 0 &&
-           failure.violations(0).type() == "SESSION_MEMORY";
-  });
+  return refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION &&
+         read_status_details(refused).precondition == "SESSION_MEMORY";
 }
 
 // Whether a request that was refused so will be refused again.

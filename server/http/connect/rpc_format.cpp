@@ -13,7 +13,6 @@
 
 #include "google/rpc/status.pb.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/status_details.h"
 #include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"
 

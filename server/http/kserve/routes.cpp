@@ -15,7 +15,6 @@
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/json_pieces.h"
 #include "server/http/encoding/server_sent_events.h"
-#include "server/http/encoding/status_details.h"
 #include "server/http/kserve/infer_json.h"
 #include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"

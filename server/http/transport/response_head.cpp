@@ -43,6 +43,12 @@ int http_status_of(int grpc_code) {
   }
 }
 
+void add_retry_header(const StatusDetails& details, HttpHeaders& headers) {
+  if (!details.retry_after) return;
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(*details.retry_after);
+  headers.emplace_back("retry-after", std::to_string(seconds.count()));
+}
+
 const char* http_reason(int http_status) {
   switch (http_status) {
     case 101:

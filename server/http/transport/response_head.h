@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/http/transport/http_message.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 
@@ -15,6 +16,9 @@ namespace lintel {
 int http_status_of(int grpc_code);
 // "Not Found" for 404.
 const char* http_reason(int http_status);
+
+// Adds retry-after where the status has a time to try again.
+void add_retry_header(const StatusDetails& details, HttpHeaders& headers);
 
 struct ResponseHead {
   const HttpAnswer& answer;

@@ -9,8 +9,8 @@
 #include "proto/fields/request_fields.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/server_sent_events.h"
-#include "server/http/encoding/status_details.h"
 #include "server/http/transport/response_head.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
@@ -85,7 +85,7 @@ HttpAnswer openai_refusal(const HttpRequest&, int http_status, const grpc::Statu
     for (const auto& [field, description] : details.violations) {
       error.message += (error.message.empty() ? "" : "; ") + member_of(field) + ": " + description;
     }
-    const std::string member = member_of(details.violations.front().first);
+    const std::string member = member_of(details.violations.front().field);
     error.param = member.substr(0, member.find_first_of("[."));
   }
   HttpAnswer answer = shaped(http_status, error);
