@@ -675,13 +675,18 @@ void ResponseService::fail_interrupted(ResponseRecord record, const grpc::Status
              [](SessionError) {});  // where it has ended already, it is fenced
 }
 
-grpc::Status ResponseService::read_received(const Call& call, std::string_view text,
+template <typename Message>
+grpc::Status ResponseService::read_received(const Call& call,
+                                            ObjectOr<Message, ReceivedResponse> asked,
                                             ResponseUse use, Conversation& read) const {
-  ReceivedResponse received;
-  received.charge = call.scope.charge();
-  read_response_request(text, use, call.scope.caller().name, read.chat.is_cancelled, received);
-  read.take(received);
-  if (!received.status.ok()) return received.status;
+  if (asked.object == nullptr) {
+    asked.object = std::make_unique<ReceivedResponse>();
+    asked.object->charge = call.scope.charge();
+    read_response_request(asked.message.body(), use, call.scope.caller().name,
+                          read.chat.is_cancelled, *asked.object);
+  }
+  read.take(*asked.object);
+  if (!asked.object->status.ok()) return asked.object->status;
   return report_ignored(read.request.ignored, context_.refuses_unknown_members, call.rpc);
 }
 
@@ -978,13 +983,14 @@ Task<grpc::Status> ResponseService::list_input_items(Call call, v1::ListInputIte
   co_return status;
 }
 
-Task<grpc::Status> ResponseService::count_input_tokens(Call call, v1::CountInputTokensRequest wire,
-                                                       v1::CountInputTokensResponse& response) {
+Task<grpc::Status> ResponseService::count_input_tokens(
+    Call call, ObjectOr<v1::CountInputTokensRequest, ReceivedResponse> asked,
+    v1::CountInputTokensResponse& response) {
   grpc::Status status = co_await store_thread(call);
   if (!status.ok()) co_return status;
   Conversation read;
   read.chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
-  status = read_received(call, wire.body(), ResponseUse::kCount, read);
+  status = read_received(call, std::move(asked), ResponseUse::kCount, read);
   if (status.ok()) status = read_conversation(call.scope.caller().name, "", read);
   if (!status.ok()) co_return status;
   read.chat.model = co_await chat_model_use(call, read.chat.request.base.model, status);
@@ -996,14 +1002,15 @@ Task<grpc::Status> ResponseService::count_input_tokens(Call call, v1::CountInput
   co_return status;
 }
 
-Task<grpc::Status> ResponseService::compact(Call call, v1::CompactResponseRequest wire,
-                                            v1::ResponseJson& response) {
+Task<grpc::Status> ResponseService::compact(
+    Call call, ObjectOr<v1::CompactResponseRequest, ReceivedResponse> asked,
+    v1::ResponseJson& response) {
   grpc::Status status = co_await store_thread(call);
   if (!status.ok()) co_return status;
   Conversation read;
   read.chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
   read.is_compacted = true;
-  status = read_received(call, wire.body(), ResponseUse::kCompact, read);
+  status = read_received(call, std::move(asked), ResponseUse::kCompact, read);
   const std::string digits = random_digits();
   if (status.ok()) status = read_conversation(call.scope.caller().name, digits + "_in", read);
   if (!status.ok()) co_return status;

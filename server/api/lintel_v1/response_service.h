@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "lintel/v1/response.pb.h"
 #include "server/api/handlers.h"
@@ -65,9 +64,11 @@ class ResponseService final : public HandlerService {
   Task<grpc::Status> cancel(Call call, v1::CancelResponseRequest wire, v1::ResponseJson& response);
   Task<grpc::Status> list_input_items(Call call, v1::ListInputItemsRequest wire,
                                       v1::ResponseJson& response);
-  Task<grpc::Status> count_input_tokens(Call call, v1::CountInputTokensRequest wire,
-                                        v1::CountInputTokensResponse& response);
-  Task<grpc::Status> compact(Call call, v1::CompactResponseRequest wire,
+  Task<grpc::Status> count_input_tokens(
+      Call call, ObjectOr<v1::CountInputTokensRequest, ReceivedResponse> asked,
+      v1::CountInputTokensResponse& response);
+  Task<grpc::Status> compact(Call call,
+                             ObjectOr<v1::CompactResponseRequest, ReceivedResponse> asked,
                              v1::ResponseJson& response);
 
   // Begins the response that `prepared` answers. record: of what is stored of it.
@@ -80,9 +81,11 @@ class ResponseService final : public HandlerService {
   grpc::Status find_repeated(const Call& call, const ReceivedResponse& received,
                              const ResponseRequest& request, ResponseRecord& record,
                              ResponseCall& stream, bool& is_answered);
-  // Reads a body, and charges read.chat.memory with it. Not OK also as request_memory_refusal().
-  grpc::Status read_received(const Call& call, std::string_view text, ResponseUse use,
-                             Conversation& read) const;
+  // Takes a request that was read, or reads its body and charges read.chat.memory with it. Not OK
+  // also as request_memory_refusal().
+  template <typename Message>
+  grpc::Status read_received(const Call& call, ObjectOr<Message, ReceivedResponse> asked,
+                             ResponseUse use, Conversation& read) const;
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,
   // or nothing. repeated_bytes: as RunningResponse's.
   grpc::Status charge_running(const CallScope& scope, const ResponseRecord& record,

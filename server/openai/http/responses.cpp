@@ -97,15 +97,21 @@ void answer_begun(const SharedExchange& exchange, HttpCalls& calls, const char* 
       /*kept=*/nullptr);
 }
 
+// Reads a body into `received`, and says why it is no JSON.
+JsonFailure read_received(const SharedExchange& exchange, const std::string& body, ResponseUse use,
+                          JsonBudget& budget, HttpCalls& calls, ReceivedResponse& received) {
+  received.charge = calls.charge_of(*exchange);
+  return read_response_request(
+      body, use, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, received);
+}
+
 grpc::Status create(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                     HttpCalls& calls) {
   constexpr const char* kMethod = "lintel.v1.ResponseService/Create";
   auto received = std::make_unique<ReceivedResponse>();
-  received->charge = calls.charge_of(*exchange);
   received->idempotency_key = exchange->request().header("idempotency-key");
-  const JsonFailure failure = read_response_request(
-      body, ResponseUse::kCreate, calls.caller_of(*exchange),
-      [&budget] { return budget.cancelled(); }, *received);
+  const JsonFailure failure =
+      read_received(exchange, body, ResponseUse::kCreate, budget, calls, *received);
   if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
   const bool streams = received->request.streams;
   const bool is_background = received->request.is_background;
@@ -120,11 +126,12 @@ grpc::Status create(const SharedExchange& exchange, const std::string& body, Jso
   return grpc::Status::OK;
 }
 
-grpc::Status count(const SharedExchange& exchange, const std::string& body, HttpCalls& calls) {
-  v1::CountInputTokensRequest request;
-  request.set_body(body);
+grpc::Status count(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
+                   HttpCalls& calls) {
+  auto received = std::make_unique<ReceivedResponse>();
+  read_received(exchange, body, ResponseUse::kCount, budget, calls, *received);
   calls.unary(exchange, "lintel.v1.ResponseService/CountInputTokens",
-              RequestMessage::of(std::move(request)),
+              RequestMessage(std::move(received)),
               [exchange](const grpc::Status& status, const google::protobuf::Message& message) {
                 if (!status.ok()) return exchange->answer(openai_answer(status));
                 const auto& counted = static_cast<const v1::CountInputTokensResponse&>(message);
@@ -218,11 +225,12 @@ void list_input(HttpCalls& calls, const SharedExchange& exchange) {
               RequestMessage::of(std::move(request)), &v1::ResponseJson::body);
 }
 
-grpc::Status compact(const SharedExchange& exchange, const std::string& body, HttpCalls& calls) {
-  v1::CompactResponseRequest request;
-  request.set_body(body);
+grpc::Status compact(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
+                     HttpCalls& calls) {
+  auto received = std::make_unique<ReceivedResponse>();
+  read_received(exchange, body, ResponseUse::kCompact, budget, calls, *received);
   answer_json(exchange, calls, "lintel.v1.ResponseService/Compact",
-              RequestMessage::of(std::move(request)), &v1::ResponseJson::body);
+              RequestMessage(std::move(received)), &v1::ResponseJson::body);
   return grpc::Status::OK;
 }
 
@@ -251,12 +259,8 @@ void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies)
   add("GET", "/v1/responses/{}/input_items", list_input);
   add_post("/v1/responses", create);
   add_responses_socket(routes, calls, bodies);
-  add_post("/v1/responses/compact",
-           [](const SharedExchange& exchange, const std::string& body, JsonBudget&,
-              HttpCalls& all) { return compact(exchange, body, all); });
-  add_post("/v1/responses/input_tokens",
-           [](const SharedExchange& exchange, const std::string& body, JsonBudget&,
-              HttpCalls& all) { return count(exchange, body, all); });
+  add_post("/v1/responses/compact", compact);
+  add_post("/v1/responses/input_tokens", count);
 }
 
 }  // namespace lintel
