@@ -16,7 +16,6 @@
 #include "server/api/request_checks.h"
 #include "server/api/response_stream.h"
 #include "server/api/service_context.h"
-#include "server/api/token_reactor.h"
 #include "server/api/token_stream.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"

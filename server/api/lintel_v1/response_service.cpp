@@ -10,7 +10,6 @@
 
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/refusals.h"
-#include "server/api/token_reactor.h"
 #include "server/chat/template/request_json.h"
 #include "server/openai/json.h"
 #include "server/openai/response_items.h"
