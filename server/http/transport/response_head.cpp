@@ -79,6 +79,8 @@ const char* http_reason(int http_status) {
       return "Unsupported Media Type";
     case 417:
       return "Expectation Failed";
+    case 422:
+      return "Unprocessable Entity";
     case 426:
       return "Upgrade Required";
     case 429:
@@ -95,6 +97,8 @@ const char* http_reason(int http_status) {
       return "Service Unavailable";
     case 504:
       return "Gateway Timeout";
+    case 529:  // Anthropic's
+      return "Overloaded";
     default:
       return "Unknown";
   }

@@ -57,6 +57,17 @@ TEST_CASE("a route is found by its method and path, and what stands for its wild
   CHECK(routes.find("GET", "/").route->is_open);
 }
 
+TEST_CASE("a status that protocols have beside gRPC's has its reason in the status line") {
+  const auto status_line = [](int http_status) {
+    const HttpAnswer answer{http_status, {}, "{}"};
+    const std::string head = ResponseHead{answer, {}, "id"}.whole();
+    return head.substr(0, head.find("\r\n"));
+  };
+  CHECK(status_line(529) == "HTTP/1.1 529 Overloaded");
+  CHECK(status_line(422) == "HTTP/1.1 422 Unprocessable Entity");
+  CHECK(status_line(418) == "HTTP/1.1 418 Unknown");
+}
+
 TEST_CASE("a protocol has its own headers of tokens, shape of errors and exposed headers") {
   const HttpProtocol other{
       .path = "/other",
