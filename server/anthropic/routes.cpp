@@ -26,6 +26,7 @@
 #include "server/openai/chat_request.h"
 #include "server/openai/http/errors.h"
 #include "server/openai/json.h"
+#include "server/openai/named_models.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -153,27 +154,6 @@ std::string rfc3339_time(std::int64_t seconds) {
   return text;
 }
 
-// The models by what requests may name: of several versions one that is ready, and aliases that
-// stand for one name.
-using ModelsByName = std::map<std::string, const v1::Model*>;
-ModelsByName models_by_name(const v1::ListModelsResponse& list) {
-  ModelsByName models;
-  for (const v1::Model& model : list.models()) {
-    const bool is_ready = model.state() == v1::MODEL_STATE_READY;
-    if (!is_ready && !model.loads_on_request()) continue;
-    const v1::Model*& named = models[model.name()];
-    if (named == nullptr || is_ready) named = &model;
-  }
-  ModelsByName aliases;
-  for (const auto& [name, model] : models) {
-    for (const std::string& alias : model->aliases()) {
-      if (alias.find('*') == std::string::npos) aliases[alias] = model;
-    }
-  }
-  models.merge(aliases);
-  return models;
-}
-
 // `id`: its name, or another that means it.
 Json model_info(const v1::Model& model, const std::string& id) {
   // Checkpoints have no date: when the server began to list them.
@@ -196,7 +176,8 @@ std::string query_member(std::string_view query, std::string_view name) {
 }
 
 // A page of the list, as the query asks for it.
-grpc::Status models_page(const ModelsByName& models, std::string_view query, Json& page) {
+grpc::Status models_page(const std::map<std::string, const v1::Model*>& models,
+                         std::string_view query, Json& page) {
   constexpr std::size_t kLimit = 20, kMostLimit = 1000;
   std::size_t limit = kLimit;
   if (const std::string text = query_member(query, "limit"); !text.empty()) {
@@ -237,9 +218,9 @@ void list_model_infos(HttpCalls& calls, const SharedExchange& exchange) {
               [exchange](const grpc::Status& listed, const google::protobuf::Message& response) {
                 if (!listed.ok()) return refuse_call(*exchange, listed);
                 Json page;
-                const grpc::Status made = models_page(
-                    models_by_name(static_cast<const v1::ListModelsResponse&>(response)),
-                    exchange->request().query, page);
+                const grpc::Status made =
+                    models_page(named_models(static_cast<const v1::ListModelsResponse&>(response)),
+                                exchange->request().query, page);
                 if (!made.ok()) return refuse_call(*exchange, made);
                 add_request_id(*exchange);
                 exchange->answer(json_answer(200, dumped(page)));

@@ -5,10 +5,10 @@
 #include <array>
 #include <cctype>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +16,7 @@
 #include "model/core/sha256.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/ollama/answer.h"
+#include "server/openai/named_models.h"
 
 namespace lintel {
 namespace {
@@ -85,14 +86,23 @@ ModelJson details_json(const v1::Model& model) {
   return details;
 }
 
-ModelJson model_json(const v1::Model& model) {
-  const std::string name = model.name() + ":latest";
+// A name with its tag, which is latest unless it has one.
+std::string tagged(const std::string& name) {
+  const std::size_t last = name.rfind('/') + 1;  // 0: there is none
+  return name.find(':', last) == std::string::npos ? name + ":latest" : name;
+}
+
+// `id`: its name, or another that means it.
+ModelJson model_json(const v1::Model& model, const std::string& id) {
+  ModelJson details = details_json(model);
+  if (id != model.name()) details["parent_model"] = tagged(model.name());
+  const std::string name = tagged(id);
   return {{"name", name},
           {"model", name},
           {"modified_at", modified_time()},
           {"size", model.weight_bytes()},
           {"digest", digest_of(model)},
-          {"details", details_json(model)}};
+          {"details", std::move(details)}};
 }
 
 // Lines of a name and a value, as in a Modelfile.
@@ -136,25 +146,11 @@ ModelJson model_info(const v1::Model& model) {
   return info;
 }
 
-// What requests may name, each once, by name: of several versions the highest that is ready.
-std::vector<const v1::Model*> ollama_models(const v1::ListModelsResponse& list) {
-  std::map<std::string, const v1::Model*> models;
-  for (const v1::Model& model : list.models()) {
-    const bool is_ready = model.state() == v1::MODEL_STATE_READY;
-    if (!is_ready && !model.loads_on_request()) continue;
-    const v1::Model*& named = models[model.name()];
-    if (named == nullptr || is_ready || named->state() != v1::MODEL_STATE_READY) named = &model;
-  }
-  std::vector<const v1::Model*> in_order;
-  for (const auto& [name, model] : models) in_order.push_back(model);
-  return in_order;
-}
-
 }  // namespace
 
 ModelJson tags_json(const v1::ListModelsResponse& list) {
   ModelJson models = ModelJson::array();
-  for (const v1::Model* const model : ollama_models(list)) models.push_back(model_json(*model));
+  for (const auto& [id, model] : named_models(list)) models.push_back(model_json(*model, id));
   return {{"models", std::move(models)}};
 }
 
@@ -163,9 +159,9 @@ ModelJson running_json(const v1::ListModelsResponse& list) {
   constexpr std::chrono::hours kLong{24 * 365 * 100};
   const std::string end = ollama_time(std::chrono::system_clock::now() + kLong);
   ModelJson models = ModelJson::array();
-  for (const v1::Model* const model : ollama_models(list)) {
-    if (model->state() != v1::MODEL_STATE_READY) continue;
-    ModelJson json = model_json(*model);
+  for (const auto& [id, model] : named_models(list)) {
+    if (id != model->name() || model->state() != v1::MODEL_STATE_READY) continue;
+    ModelJson json = model_json(*model, id);
     json.erase("modified_at");
     json["expires_at"] = end;
     json["size_vram"] = 0;

@@ -8,9 +8,9 @@
 
 namespace lintel {
 
-// {"models": [...]}, of models that are there or that requests load, each name once.
+// {"models": [...]}, of all names that requests may have, aliases among them.
 nlohmann::ordered_json tags_json(const v1::ListModelsResponse& list);
-// The same of those in memory.
+// The same of the models in memory, each once.
 nlohmann::ordered_json running_json(const v1::ListModelsResponse& list);
 
 // What /api/show finds out by rendering.

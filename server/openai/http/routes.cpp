@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "server/openai/http/completion_request.h"
 #include "server/openai/http/errors.h"
 #include "server/openai/http/responses.h"
+#include "server/openai/named_models.h"
 #include "server/rpc/ignored_members.h"
 #include "server/rpc/status.h"
 
@@ -60,26 +60,6 @@ nlohmann::ordered_json model_object(const v1::Model& model, const std::string& i
     object["lintel"]["defaults"] = defaults_object(model.sampling_defaults());
   }
   return object;
-}
-
-// What requests may name, each once: of several versions the highest that is ready; and aliases
-// that stand for one name.
-std::map<std::string, const v1::Model*> named_models(const v1::ListModelsResponse& list) {
-  std::map<std::string, const v1::Model*> models;
-  for (const v1::Model& model : list.models()) {
-    const bool is_ready = model.state() == v1::MODEL_STATE_READY;
-    if (!is_ready && !model.loads_on_request()) continue;
-    const v1::Model*& named = models[model.name()];
-    if (named == nullptr || is_ready || named->state() != v1::MODEL_STATE_READY) named = &model;
-  }
-  std::map<std::string, const v1::Model*> aliases;
-  for (const auto& [name, model] : models) {
-    for (const std::string& alias : model->aliases()) {
-      if (alias.find('*') == std::string::npos) aliases[alias] = model;
-    }
-  }
-  models.merge(aliases);
-  return models;
 }
 
 void list_models(HttpCalls& calls, const SharedExchange& exchange) {

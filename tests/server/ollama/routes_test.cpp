@@ -347,6 +347,35 @@ TEST_CASE("ollama: tags, ps, show and version describe the models") {
   CHECK(ojson::parse(reply.body)["capabilities"] == ojson::array({"completion", "tools"}));
 }
 
+TEST_CASE("ollama: an alias is listed with its model, and chats and shows as it") {
+  ServerOptions options = with_http();
+  options.model_aliases = {{"llama3:8b", "m"}, {"gpt", "m"}, {"claude-*", "m"}};
+  OllamaServer server({"Good", " day"}, "", options);
+  const ojson tags = ojson::parse(server.ask("GET", "/api/tags").body)["models"];
+  std::vector<std::string> names;
+  for (const ojson& model : tags) names.push_back(model["name"].get<std::string>());
+  // A pattern is not listed.
+  CHECK(names == std::vector<std::string>{"base:latest", "gpt:latest", "llama3:8b", "m:latest"});
+  REQUIRE(tags.size() == 4);
+  CHECK(tags[0]["details"]["parent_model"] == "");
+  CHECK(tags[1]["details"]["parent_model"] == "m:latest");
+  CHECK(tags[2]["digest"] == tags[3]["digest"]);
+  CHECK(ojson::parse(server.ask("GET", "/api/ps").body)["models"].size() == 2);  // in memory
+  for (const char* const name :
+       {"gpt", "gpt:latest", "llama3:8b", "llama3:8b:latest", "claude-any"}) {
+    CAPTURE(name);
+    ojson body = ask_for();
+    body["model"] = name;
+    const ojson answer = server.answered("/api/chat", body);
+    CHECK(answer["model"] == name);
+    CHECK(answer["message"]["content"] == "Good day");
+    CHECK(server.answered("/api/generate", complete("hi", name))["response"] == "Good day");
+    const HttpReply shown = post(server.port(), "/api/show", ojson({{"model", name}}).dump());
+    CHECK(shown.status == 200);
+    CHECK(ojson::parse(shown.body)["model_info"]["general.basename"] == "m");
+  }
+}
+
 TEST_CASE("ollama: routes that are not served say why") {
   OllamaServer server({"Good", " day"});
   for (const char* const path : {"/api/embed", "/api/embeddings"}) {
