@@ -2,6 +2,7 @@
 // Ollama's API over HTTP, by models that say a given text.
 #include "server/ollama/routes.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -419,6 +420,71 @@ TEST_CASE("ollama: errors name the member, and members without effect are in a h
   const HttpReply reply = post(server.port(), "/api/chat", body.dump());
   CHECK(reply.status == 200);
   CHECK(reply.header("lintel-ignored") == "no_such");
+}
+
+TEST_CASE("ollama: members without effect are refused where the server refuses unknown ones") {
+  ServerOptions options = with_http();
+  options.refuses_unknown_members = true;
+  OllamaServer server({"Good", " day"}, "", options);
+  ojson empty = {{"model", "m"}};
+  for (ojson body : {ask_for(), complete("hi"), complete("The ", "base"), empty}) {
+    const char* const path = body.contains("messages") ? "/api/chat" : "/api/generate";
+    CAPTURE(path, body.dump());
+    CHECK(post(server.port(), path, body.dump()).status == 200);
+    body["no_such"] = 1;
+    const HttpReply reply = post(server.port(), path, body.dump());
+    CHECK(reply.status == 400);
+    CHECK(ojson::parse(reply.body)["error"] == "no_such: is not a parameter of this server");
+    CHECK(reply.header("lintel-ignored").empty());
+  }
+  ojson option = ask_for();
+  option["options"]["no_such"] = 1;
+  CHECK(ojson::parse(post(server.port(), "/api/chat", option.dump()).body)["error"] ==
+        "options.no_such: is not a parameter of this server");
+}
+
+TEST_CASE("ollama: a stream that waits has lines without content, and then its answer") {
+  for (const bool is_chat : {true, false}) {
+    CAPTURE(is_chat);
+    ServerOptions options = with_http();
+    options.models.scheduling.workers = 0;  // the model runs when the test says so
+    options.http.heartbeat_ms = std::chrono::milliseconds(10);
+    OllamaServer server({"Good", " day"}, "", options);
+    HttpClient client(server.port());
+    client.send(is_chat ? post_text("/api/chat", ask_for().dump(), "application/json")
+                        : post_text("/api/generate", complete("hi").dump(), "application/json"));
+    // The next line of the answer, after those of the head and of the sizes of chunks.
+    const auto read_line = [&] {
+      std::string line;
+      do {
+        line.clear();
+        while (!line.ends_with('\n')) {
+          const std::string more = client.read_raw(1);
+          REQUIRE_FALSE(more.empty());
+          line += more;
+        }
+      } while (!line.starts_with('{'));
+      return ojson::parse(line);
+    };
+    const auto text_of = [&](const ojson& line) -> std::string {
+      return is_chat ? line["message"]["content"] : line["response"];
+    };
+    for (int i = 0; i < 2; ++i) {
+      const ojson line = read_line();
+      CHECK(line["model"] == "m");
+      CHECK(line["done"] == false);
+      CHECK(text_of(line).empty());
+    }
+    std::string text;
+    ojson line;
+    do {
+      run_until_idle(server.server().scheduler("m"));
+      line = read_line();
+      text += text_of(line);
+    } while (line["done"] == false);
+    CHECK(text == "Good day");
+    CHECK(line["done_reason"] == "stop");
+  }
 }
 
 TEST_CASE("ollama: each route needs a token where tokens are set", "[threat-130]") {
