@@ -57,9 +57,18 @@ Json text_part(const char* type, const std::string& text) {
   return part;
 }
 
+// The text that stands for a part of a call's output that models here do not read; null: they do,
+// or it is refused. The program whose tool showed a picture continues without it.
+const char* left_out_text(const Json& type) {
+  if (type == "input_image") return "[An image, which is left out: this model reads text.]";
+  if (type == "input_file") return "[A file, which is left out: this model reads text.]";
+  return nullptr;
+}
+
 // The parts of a message, or of the output of a call: none where the member is null.
 Json read_parts(const Json& item, const char* member, const char* type_of_text) {
   const std::string at = std::string(".") + member;
+  const bool of_output = at == ".output";
   const Json& content = member_of(item, member);
   if (content.is_null() && item.contains(member)) return Json::array();
   if (content.is_string()) {
@@ -81,6 +90,8 @@ Json read_parts(const Json& item, const char* member, const char* type_of_text) 
     } else if (type == "refusal") {
       check_text_part(part, here, "refusal");
       parts.push_back({{"type", "refusal"}, {"refusal", part["refusal"]}});
+    } else if (of_output && left_out_text(type) != nullptr) {
+      parts.push_back(text_part(type_of_text, left_out_text(type)));
     } else {
       const std::string name = type.is_string() ? clip(type.get<std::string>()) : "no text";
       throw ItemError{here + ".type", "is " + name + ": models here read text (input_text)"};
@@ -190,6 +201,11 @@ std::string call_id_of(const Json& item) {
   return text_member(item, is_named || !item.contains("id") ? "call_id" : "id");
 }
 
+bool is_output(const std::string& type) {
+  return type == "function_call_output" || type == "custom_tool_call_output" ||
+         type == "local_shell_call_output";
+}
+
 Json read_output(const Json& item, const std::string& type) {
   const bool is_shell = type == "local_shell_call_output";
   Json output = {{"type", type},
@@ -232,10 +248,7 @@ Json read_item(const Json& item) {
             {"input", member_of(item, "input").is_null() ? "" : text_member(item, "input")},
             {"status", read_status(item)}};
   }
-  if (type == "function_call_output" || type == "custom_tool_call_output" ||
-      type == "local_shell_call_output") {
-    return read_output(item, type);
-  }
+  if (is_output(type)) return read_output(item, type);
   if (type == "local_shell_call") return read_shell_call(item, type);
   if (type == "compaction") {
     return {{"type", type},
@@ -347,6 +360,13 @@ void name_unread_items(const Json& input, IgnoredMembers& ignored) {
     if (!item.is_object() || !member_of(item, "type").is_string()) continue;
     const std::string type = item["type"];
     if (is_unread(type)) ignored.add("input=" + type);
+    const Json& output = member_of(item, "output");
+    if (!is_output(type) || !output.is_array()) continue;
+    for (const Json& part : output) {
+      if (!part.is_object()) continue;
+      const Json& kind = member_of(part, "type");
+      if (left_out_text(kind) != nullptr) ignored.add("output=" + kind.get<std::string>());
+    }
   }
 }
 

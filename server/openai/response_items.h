@@ -25,7 +25,8 @@ namespace lintel {
 grpc::Status read_items(const nlohmann::ordered_json& input, const std::string& suffix,
                         nlohmann::ordered_json& items);
 // Names the types of items that are kept and that no message shows, such as web_search_call:
-// "input=web_search_call". `input`: as it came.
+// "input=web_search_call", and of parts of outputs that are left out: "output=input_image".
+// `input`: as it came.
 void name_unread_items(const nlohmann::ordered_json& input, IgnoredMembers& ignored);
 
 // The messages of a chat completion that items make, after `instructions` (null: none). A run of

@@ -151,6 +151,40 @@ TEST_CASE("items: calls of custom tools and the local shell are calls of functio
   CHECK(items_of(items) == items);
 }
 
+TEST_CASE("items: a picture or file in a call's output is left out by name, elsewhere refused") {
+  for (const char* const kind : {"function_call", "custom_tool_call"}) {
+    CAPTURE(kind);
+    const std::string of_kind = kind;
+    const ojson input =
+        ojson::array({{{"type", of_kind}, {"call_id", "c"}, {"name", "view"}, {"input", "{}"}},
+                      {{"type", of_kind + "_output"},
+                       {"call_id", "c"},
+                       {"output",
+                        {{{"type", "input_text"}, {"text", "Done."}},
+                         {{"type", "input_image"}, {"image_url", "data:image/png;base64,AAAA"}},
+                         {{"type", "input_image"}, {"image_url", "data:image/png;base64,BBBB"}},
+                         {{"type", "input_file"}, {"file_data", "AAAA"}}}}}});
+    IgnoredMembers ignored;
+    name_unread_items(input, ignored);
+    CHECK(names_of(ignored) == "output=input_image, output=input_file");
+    const ojson items = items_of(input);
+    CHECK(items_of(items) == items);  // as it is stored
+    CHECK_THAT(items.dump(), !Contains("base64"));
+    const ojson messages = messages_of_input(input);
+    REQUIRE(messages.size() == 2);
+    REQUIRE(messages[1]["content"].size() == 4);
+    CHECK(messages[1]["content"][0]["text"] == "Done.");
+    CHECK_THAT(messages[1]["content"][1]["text"].get<std::string>(), Contains("image"));
+    CHECK_THAT(messages[1]["content"][3]["text"].get<std::string>(), Contains("file"));
+  }
+  ojson items;
+  const grpc::Status unknown = read_items(ojson::parse(R"([
+      {"type": "function_call", "call_id": "c", "name": "f"},
+      {"type": "function_call_output", "call_id": "c", "output": [{"type": "video"}]}])"),
+                                          "", items);
+  CHECK_THAT(unknown.error_message(), Contains("input[1].output[0].type: is video"));
+}
+
 TEST_CASE("items: those of tools that run elsewhere are kept, named once, and not shown") {
   const ojson input = ojson::parse(R"([
       {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [{"type": "x"}]},
