@@ -64,7 +64,9 @@ std::string read_suffix(const Json& value, CompletionRequest&) {
 std::string read_skip_special_tokens(const Json& value, CompletionRequest&) {
   bool skips = true;
   std::string wrong = MemberReader<Json>{value}.read(skips);
-  return wrong.empty() && !skips ? "false is not served here: chats spell special tokens" : wrong;
+  if (!wrong.empty() || skips) return wrong;
+  return "false is not served here: special tokens have no bytes, of which the text is made; "
+         "return_token_ids has their ids, and chats spell them";
 }
 
 struct Member {
