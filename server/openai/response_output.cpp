@@ -57,6 +57,7 @@ Json begun_response(Json response) {
   response["output"] = Json::array();
   response["error"] = nullptr;
   response["usage"] = nullptr;
+  response.erase("timings");
   return response;
 }
 
@@ -282,6 +283,7 @@ void ResponseOutput::push(const v1::ChatResponse& message, v1::ResponseEvents* e
   }
   for (const v1::ChatFinish& finish : message.finished()) {
     is_cut_ = finish.reason() == v1::CHAT_FINISH_REASON_LENGTH;
+    add_timings(finish.timings(), timings_);
   }
   if (message.has_usage()) usage_ = message.usage();
 }
@@ -337,6 +339,12 @@ void ResponseOutput::end(const char* status, bool is_cut, const char* event,
   close(is_cut, events);
   response_["status"] = status;
   response_["usage"] = usage_json(usage_, UsageForm::kResponse);
+  if (has_timings_) {
+    timings_.cached = usage_.cached_tokens();
+    timings_.prompt = usage_.prompt_tokens() - usage_.cached_tokens();
+    timings_.predicted = usage_.completion_tokens();
+    response_["timings"] = timings_json(timings_);
+  }
   emit_response(event, events);
 }
 
@@ -464,6 +472,9 @@ void RepeatedEvents::end(v1::ResponseEvents& events) {
   const std::string status = response_["status"];
   if (status == "incomplete") last.add_finished()->set_reason(v1::CHAT_FINISH_REASON_LENGTH);
   output_.push(last, &events);
+  if (const auto timings = response_.find("timings"); timings != response_.end()) {
+    output_.response_["timings"] = *timings;
+  }
   if (status == "failed") {
     output_.fail(response_["error"]["code"], response_["error"]["message"], &events);
   } else if (status == "cancelled") {

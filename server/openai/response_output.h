@@ -17,6 +17,7 @@
 #include "lintel/v1/response.pb.h"
 #include "server/core/token_record.h"
 #include "server/openai/custom_tools.h"
+#include "server/openai/json.h"
 
 namespace lintel {
 
@@ -42,6 +43,9 @@ class ResponseOutput {
   void seal_reasoning(std::function<std::string(const std::string& text)> seal) {
     seal_ = std::move(seal);
   }
+
+  // The response has the timings of its answer in the end.
+  void show_timings() { has_timings_ = true; }
 
   // Each appends its events; `events` null: there is no stream, and calls that broke off are left
   // out.
@@ -96,6 +100,8 @@ class ResponseOutput {
   // The text of reasoning is its summary, too.
   bool has_summaries_ = false;
   std::function<std::string(const std::string&)> seal_;  // null: it does not
+  bool has_timings_ = false;
+  AnswerTimings timings_;
   bool has_begun_ = false, has_ended_ = false;
   bool is_streamed_ = false;
   std::int64_t sequence_ = 0;

@@ -45,13 +45,18 @@ bool is_among(std::span<const char* const> names, const std::string& name) {
   return std::ranges::any_of(names, [&](const char* each) { return name == each; });
 }
 
-// Members that a chat completion has under the same name, and reads itself: beside those of the
+// Members that a chat completion has under the same name, and reads itself: next to those of the
 // table of fields.
-constexpr const char* kSameMembers[] = {"parallel_tool_calls", "chat_template_kwargs",
-                                        "thinking_token_budget", "lintel"};
+constexpr const char* kSameMembers[] = {
+    "parallel_tool_calls", "chat_template_kwargs", "enable_thinking",   "thinking_token_budget",
+    "documents",           "skip_special_tokens",  "timings_per_token", "lintel"};
+// The same of those that say what the text of an answer is, as text.format does.
+constexpr const char* kFormatMembers[] = {"grammar",      "structured_outputs", "guided_choice",
+                                          "guided_regex", "guided_json",        "guided_grammar"};
 
 bool is_same_member(const std::string& name) {
-  return is_among(kSameMembers, name) || find_field(&RequestField::responses, name);
+  return is_among(kSameMembers, name) || is_among(kFormatMembers, name) ||
+         find_field(&RequestField::responses, name);
 }
 
 // Read below.
@@ -87,6 +92,7 @@ const std::vector<std::string_view>& served_response_members() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> own(std::begin(kResponseMembers), std::end(kResponseMembers));
     own.insert(own.end(), std::begin(kSameMembers), std::end(kSameMembers));
+    own.insert(own.end(), std::begin(kFormatMembers), std::end(kFormatMembers));
     return served_names(&RequestField::responses, std::move(own));
   }();
   return names;
@@ -143,12 +149,16 @@ class Reader {
     read_tools();
     read_tool_choice();
     read_text();
+    check_format();
     read_reasoning();
     read_numbers();
     make_response();
     ChatRequest chat;
+    chat.ignored = std::move(request_.ignored);
     grpc::Status status = with_response_members(read_chat_members(std::move(chat_), chat));
     request_.chat = std::move(chat.params);
+    request_.has_timings = chat.timings;
+    request_.ignored = std::move(chat.ignored);
     return status;
   }
 
@@ -396,6 +406,18 @@ class Reader {
     for (const auto& [name, value] : format.items()) {
       if (std::ranges::find(known, name) != known.end()) continue;
       pass("text.format.", name, value, known);
+    }
+  }
+
+  // Refuses what a chat refuses next to response_format, by the names of a response.
+  void check_format() const {
+    if (!chat_.contains("response_format")) return;
+    for (const char* const name : kFormatMembers) {
+      if (chat_.contains(name)) throw MemberError{name, "cannot be combined with text.format"};
+    }
+    if (part_of(chat_, "ignore_eos") == true) {
+      throw MemberError{"ignore_eos",
+                        "cannot be combined with text.format, which needs the model's end"};
     }
   }
 

@@ -39,6 +39,7 @@ struct ResponseRequest {
   bool is_background = false;    // it continues without its client
   bool seals_reasoning = false;  // include: reasoning.encrypted_content
   bool has_logprobs = false;     // include: message.output_text.logprobs
+  bool has_timings = false;      // timings_per_token: the response has them
   api::ChatParams chat;          // that it stands for, without its messages
   IgnoredMembers ignored;
   // The response before it starts: what it repeats of its request, with null or an empty list

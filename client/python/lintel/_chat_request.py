@@ -175,6 +175,10 @@ class Chats(Generic[ChatT, ResponseT]):
         logit_bias: Optional[Mapping[int, float]] = None,
         seed: Optional[int] = None,
         stop: Optional[Union[str, Iterable[str]]] = None,
+        stop_token_ids: Optional[Iterable[int]] = None,
+        include_stop_str_in_output: Optional[bool] = None,
+        ignore_eos: Optional[bool] = None,
+        min_tokens: Optional[int] = None,
         adapter: Optional[str] = None,
         # end of fields
         extra: Optional[Mapping[str, Any]] = None,
@@ -226,6 +230,10 @@ class Chats(Generic[ChatT, ResponseT]):
             "logit_bias": logit_bias,
             "seed": seed,
             "stop": _list(stop),
+            "stop_token_ids": _list(stop_token_ids),
+            "include_stop_str_in_output": include_stop_str_in_output,
+            "ignore_eos": ignore_eos,
+            "min_tokens": min_tokens,
             "adapter": adapter,
             # end of fields
         }

@@ -808,6 +808,7 @@ grpc::Status ResponseService::begin(const Call& call, const ReceivedResponse& re
   }
   if (!received.has_top_p && sampling.top_p) response["top_p"] = decimal(*sampling.top_p);
   ResponseOutput output(response, record.digits + "_");
+  if (request.has_timings) output.show_timings();
   const bool has_summaries = !response["reasoning"]["summary"].is_null();
   if (request.seals_reasoning) {
     std::optional<Sealer> sealer;

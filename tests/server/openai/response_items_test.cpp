@@ -458,6 +458,61 @@ TEST_CASE("request: json_object has a schema, if one is given") {
   CHECK(without.response["text"]["format"] == ojson({{"type", "json_object"}}));
 }
 
+TEST_CASE("request: members of other servers are a chat's") {
+  const ResponseRequest request = read(ojson::parse(R"({
+      "input": "Hi", "min_tokens": 2, "ignore_eos": true, "stop_token_ids": [5],
+      "include_stop_str_in_output": true, "skip_special_tokens": false, "timings_per_token": true,
+      "enable_thinking": false, "documents": [{"text": "D"}], "return_token_ids": true})"));
+  const api::ChatParams& chat = request.chat;
+  CHECK(chat.base.stop.min_tokens == 2);
+  CHECK(chat.base.stop.ignore_eos);
+  CHECK(chat.base.stop.token_ids == std::vector<std::int32_t>{5});
+  CHECK(chat.base.stop.include_in_output);
+  CHECK_FALSE(chat.skip_special_tokens);
+  CHECK(request.has_timings);
+  CHECK(chat.kwargs == ojson({{"enable_thinking", false}, {"thinking", false}}));
+  CHECK(chat.documents == ojson::parse(R"([{"text": "D"}])"));
+  CHECK_FALSE(chat.return_token_ids);
+  CHECK(names_of(request.ignored) == "return_token_ids");
+  CHECK_FALSE(read({{"input", "Hi"}}).has_timings);
+}
+
+TEST_CASE("request: the text has one form, whichever member asks for it") {
+  using Format = api::ChatParams::Format;
+  const auto chat_of = [](const char* members) {
+    ojson body = {{"input", "Hi"}};
+    body.update(ojson::parse(members));
+    return read(body).chat;
+  };
+  const api::ChatParams choice = chat_of(R"({"structured_outputs": {"choice": ["a", "b"]}})");
+  CHECK(choice.format == Format::kGrammar);
+  CHECK(choice.format_text == R"(root ::= "a" | "b")");
+  CHECK(chat_of(R"({"guided_choice": ["a", "b"]})").format_text == choice.format_text);
+  CHECK(chat_of(R"({"guided_regex": "a+"})").format == Format::kPattern);
+  CHECK(chat_of(R"({"guided_json": {"type": "object"}})").format == Format::kJsonSchema);
+  CHECK(chat_of(R"({"grammar": "root ::= \"a\""})").format == Format::kGrammar);
+  CHECK(chat_of(R"({"guided_grammar": "root ::= \"a\""})").format_text == R"(root ::= "a")");
+  const auto wrong = [](const char* members) {
+    ojson body = {{"input", "Hi"}};
+    body.update(ojson::parse(members));
+    return refused(body);
+  };
+  CHECK_THAT(wrong(R"({"guided_regex": "a", "text": {"format": {"type": "json_object"}}})"),
+             Contains("guided_regex: cannot be combined with text.format"));
+  CHECK_THAT(wrong(R"({"ignore_eos": true, "text": {"format": {"type": "json_object"}}})"),
+             Contains("ignore_eos: cannot be combined with text.format"));
+  CHECK_THAT(wrong(R"({"guided_regex": "a", "grammar": "root ::= \"a\""})"),
+             Contains("guided_regex: cannot be combined with grammar"));
+  CHECK_THAT(wrong(R"({"ignore_eos": true, "guided_regex": "a"})"),
+             Contains("ignore_eos: cannot be combined with guided_regex"));
+  CHECK_THAT(wrong(R"({"structured_outputs": {"structural_tag": "x"}})"),
+             Contains("structured_outputs: has structural_tag, which is not served"));
+  // Unknown members within are named as a chat's are.
+  ojson inner =
+      ojson::parse(R"({"input": "Hi", "structured_outputs": {"regex": "a", "other": 1}})");
+  CHECK(names_of(read(inner).ignored) == "structured_outputs.other");
+}
+
 TEST_CASE("request: what is not served is refused by its name") {
   const auto with = [](const char* name, ojson value) {
     ojson body = {{"model", "m"}, {"input", "Hi"}};

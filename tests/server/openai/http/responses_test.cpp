@@ -135,6 +135,60 @@ TEST_CASE("responses: instructions, tools and formats act as in a chat completio
   CHECK(ojson::parse(text_of_response(server.answered(body)))["size"].get<int>() >= 1);
 }
 
+TEST_CASE("responses: stops, special tokens and formats of other servers act as in chats") {
+  ResponseServer server;
+  const std::string letter = "a";
+  const std::int32_t a = llama_text_model()->tokenizer()->encode(letter, {.add_special = false})[0];
+  using Said = std::pair<std::string, std::string>;  // with its status
+  const auto said = [&](const char* members) {
+    ojson body = asked_for("Hello", 20);
+    body["logit_bias"] = {{std::to_string(kLlamaEnd), 200}, {std::to_string(a), 100}};
+    body.update(ojson::parse(members));
+    const ojson response = server.answered(body);
+    return Said(text_of_response(response), response["status"]);
+  };
+  // The end token is what the model says, unless it is kept from it.
+  CHECK(said("{}") == Said("", "completed"));
+  CHECK(said(R"({"min_tokens": 7})") == Said(std::string(7, 'a'), "completed"));
+  CHECK(said(R"({"ignore_eos": true})") == Said("", "incomplete"));
+  CHECK(said(R"({"ignore_eos": true, "skip_special_tokens": false, "max_output_tokens": 2})") ==
+        Said("<|end_of_text|><|end_of_text|>", "incomplete"));
+  const std::string says_a = R"("logit_bias": {")" + std::to_string(a) + R"(": 200})";
+  const std::string stops = "{" + says_a + R"(, "stop_token_ids": [)" + std::to_string(a) + "]";
+  CHECK(said((stops + "}").c_str()) == Said("", "completed"));
+  CHECK(said((stops + R"(, "include_stop_str_in_output": true})").c_str()) ==
+        Said("a", "completed"));
+  const std::string chosen =
+      said(R"({"logit_bias": null, "structured_outputs": {"choice": ["yes", "no"]}})").first;
+  CHECK((chosen == "yes" || chosen == "no"));
+  CHECK(said(R"({"logit_bias": null, "guided_regex": "ab{3}"})").first == "abbb");
+  CHECK(ojson::parse(said(R"({"logit_bias": null, "guided_json": {"const": "x"}})").first) == "x");
+}
+
+TEST_CASE("responses: timings come with the end of a response, and stay with it") {
+  ResponseServer server;
+  ojson body = asked_for("Hello", 12);
+  CHECK_FALSE(server.answered(body).contains("timings"));
+  body["timings_per_token"] = true;
+  const ojson whole = server.answered(body);
+  const ojson& usage = whole["usage"];
+  CHECK(whole["timings"]["predicted_n"] == 12);
+  CHECK(whole["timings"]["predicted_ms"].get<double>() > 0);
+  CHECK(whole["timings"]["prompt_n"].get<int>() + whole["timings"]["cache_n"].get<int>() ==
+        usage["input_tokens"]);
+  const std::string id = whole["id"];
+  CHECK(ojson::parse(server.ask("GET", id).body) == whole);
+  const auto check_events = [](const std::vector<ojson>& events) {
+    CHECK_FALSE(events.front()["response"].contains("timings"));
+    CHECK(events.back()["response"]["timings"]["predicted_n"] == 12);
+  };
+  const std::vector<ojson> again = response_events(server.ask("GET", id + "?stream=true").body);
+  check_events(again);
+  CHECK(again.back()["response"] == whole);
+  body["stream"] = true;
+  check_events(response_events(server.create(body).body));
+}
+
 TEST_CASE("responses: tools and items that run elsewhere are left out, and a header names them") {
   ResponseServer server;
   ojson body = asked_for(ojson::parse(R"([{"role": "user", "content": "Hello"},
