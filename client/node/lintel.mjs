@@ -65,7 +65,8 @@ const MOST_KNOWN = 4096;
 
 // Methods that a server may have had and another one is asked all the same: they change nothing, or leave
 // what expires.
-const IS_SAFE = new Set(['render', 'get', 'tokenize', 'detokenize', 'list', 'listStates', 'create', 'fork']);
+const IS_SAFE = new Set(['render', 'get', 'tokenize', 'detokenize', 'list', 'listStates', 'create', 'fork', 'listInputItems',
+  'countInputTokens', 'compact']);
 
 // Of a snapshot in a message; the server takes 1 MiB.
 const PIECE_BYTES = 256 * 1024;
@@ -351,6 +352,37 @@ export class Client {
   // Hides a response at once. It goes when no other continues it.
   async deleteResponse(id) {
     await this.#unary('responses', 'delete', { id });
+  }
+
+  // The events of a stored response once more, as respond() has them, after the one numbered `startingAfter` where that is
+  // given. A response that is not in the background is waited for; events of one that is come as they are made.
+  replayResponse(id, { startingAfter, signal, timeout } = {}) {
+    return new ResponseStream(this.#read('responses', 'replay', { id, startingAfter }, { signal, timeout }), {});
+  }
+
+  // The items of a stored response's input, every page: the newest first, or the oldest.
+  async listInputItems(id, { ascending = false } = {}) {
+    const items = [];
+    for (let afterId = ''; ; ) {
+      const { body } = await this.#unary('responses', 'listInputItems', { id, limit: 100, ascending, afterId });
+      const page = JSON.parse(body);
+      items.push(...page.data);
+      if (!page.has_more) return items;
+      afterId = page.last_id;
+    }
+  }
+
+  // The tokens of the prompt that a respond() with this request has. Nothing is generated.
+  async countInputTokens(request, { timeout } = {}) {
+    const body = Buffer.from(toJson(await responseBody(request)));
+    return Number((await this.#unary('responses', 'countInputTokens', { body }, timeout)).inputTokens);
+  }
+
+  // A conversation as one sealed item, which the input of the next respond() begins with: a list of it. The request is that
+  // of respond(), with `model`; without `input` it is the conversation of `previousResponseId`. Nothing is generated.
+  async compactResponse({ input = [], ...request }, { timeout } = {}) {
+    const body = Buffer.from(toJson(await responseBody({ input, ...request })));
+    return JSON.parse((await this.#unary('responses', 'compact', { body }, timeout)).body).output;
   }
 
   async models() {

@@ -242,6 +242,46 @@ describe('a response', () => {
     assert.equal((await client.cancelResponse(running.id)).status, 'cancelled');
   });
 
+  it('comes again with its events, once it is stored', async () => {
+    const stream = client.respond({ input: 'The sum?' });
+    const events = await allOf(stream);
+    const { id, data } = await stream.response();
+    const replayed = client.replayResponse(id);
+    assert.deepEqual(await allOf(replayed), events);
+    assert.deepEqual((await replayed.response()).data, data);
+    assert.deepEqual(await allOf(client.replayResponse(id, { startingAfter: 3 })), events.slice(4));
+    await assert.rejects(client.replayResponse('resp_none').response(), { code: grpc.status.NOT_FOUND });
+
+    const running = await client.respond({ input: FOREVER, background: true }).response();
+    for await (const { content } of client.replayResponse(running.id)) if (content) break;
+    await client.cancelResponse(running.id);
+    assert.equal((await client.replayResponse(running.id).response()).status, 'cancelled');
+  });
+
+  it('has its input listed page by page', async () => {
+    const texts = Array.from({ length: 205 }, (_, number) => `Question ${number}?`); // three pages
+    const { id } = await client.respond({ input: texts.map((content) => ({ role: 'user', content })) }).response();
+    const oldest = await client.listInputItems(id, { ascending: true });
+    assert.deepEqual(oldest.map(({ content }) => content[0].text), texts);
+    assert.deepEqual(await client.listInputItems(id), oldest.reverse());
+    await assert.rejects(client.listInputItems('resp_none'), { code: grpc.status.NOT_FOUND });
+  });
+
+  it('has its prompt counted, and its conversation compacted', async () => {
+    const first = await client.respond({ input: 'Hello.' }).response();
+    assert.equal(await client.countInputTokens({ input: 'Hello.' }), first.usage.promptTokens);
+    const request = { input: 'Hello again.', previousResponseId: first, tools: [weather] };
+    const count = await client.countInputTokens(request);
+    assert.equal(count, (await client.respond(request).response()).usage.promptTokens);
+    await assert.rejects(client.countInputTokens({ input: 'x', previousResponseId: 'resp_none' }), /previous_response_id/);
+
+    const [item, ...others] = await client.compactResponse({ model: 'qwen35', previousResponseId: first });
+    assert.deepEqual([item.type, others], ['compaction', []]);
+    const input = [item, { role: 'user', content: 'Hello again.' }];
+    assert.equal(await client.countInputTokens({ input, tools: [weather] }), count);
+    assert.equal((await client.respond({ input }).response()).content, 'Good night, then.');
+  });
+
   it('is one for one idempotency key', async () => {
     const ask = (input) => client.respond({ input }, { idempotencyKey: 'hello' }).response();
     assert.deepEqual((await ask('Hello.')).data, (await ask('Hello.')).data);

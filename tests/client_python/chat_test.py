@@ -301,6 +301,57 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(cancelled.status, "cancelled")
         self.check_freed()
 
+    def test_the_events_of_a_stored_response_come_again(self):
+        stream = self.client.respond("The sum?")
+        events = list(stream)
+        replayed = self.client.replay_response(stream.response().id)
+        self.assertEqual(list(replayed), events)
+        self.assertEqual(replayed.response(), stream.response())
+        self.assertEqual(list(self.client.replay_response(stream.response().id, starting_after=3)), events[4:])
+        with self.assertRaises(lintel.NotFound):
+            self.client.replay_response("resp_none").response()
+
+        running = self.client.respond(FOREVER, background=True).response()
+        with self.client.replay_response(running.id) as following:
+            for event in following:
+                if event.content:
+                    break
+        self.client.cancel_response(running.id)
+        self.assertEqual(self.client.replay_response(running.id).response().status, "cancelled")
+        self.check_freed()
+
+    def test_the_input_of_a_response_is_listed_page_by_page(self):
+        texts = [f"Question {number}?" for number in range(205)]  # three pages
+        response = self.client.respond([{"role": "user", "content": text} for text in texts]).response()
+        oldest = self.client.list_input_items(response.id, ascending=True)
+        self.assertEqual([item["content"][0]["text"] for item in oldest], texts)
+        self.assertEqual(self.client.list_input_items(response.id), oldest[::-1])
+        with self.assertRaises(lintel.NotFound):
+            self.client.list_input_items("resp_none")
+
+    def test_a_prompt_is_counted_and_a_conversation_compacted(self):
+        first = self.client.respond("Hello.").response()
+        self.assertEqual(self.client.count_input_tokens("Hello."), first.usage.prompt_tokens)
+        count = self.client.count_input_tokens("Hello again.", previous_response_id=first, tools=[weather])
+        second = self.client.respond("Hello again.", previous_response_id=first, tools=[weather]).response()
+        self.assertEqual(count, second.usage.prompt_tokens)
+        with self.assertRaisesRegex(lintel.LintelError, "previous_response_id"):
+            self.client.count_input_tokens("Hello.", previous_response_id="resp_none")
+
+        (item,) = self.client.compact_response(model="qwen35", previous_response_id=first)
+        self.assertEqual(item["type"], "compaction")
+        question = {"role": "user", "content": "Hello again."}
+        self.assertEqual(self.client.count_input_tokens([item, question], tools=[weather]), count)
+        self.assertEqual(self.client.respond([item, question]).response().content, "Good night, then.")
+        self.assertEqual(len(self.client.compact_response([question], model="qwen35", instructions="Be brief.")), 1)
+
+        async def body(client):
+            (item,) = await client.compact_response(model="qwen35", previous_response_id=first.id)
+            replayed = await client.replay_response(first.id).response()
+            return (await client.count_input_tokens([item, question], tools=[weather]), replayed,
+                    len(await client.list_input_items(first.id)))
+        self.assertEqual(self.run_async(body), (count, first, 1))
+
     def test_one_key_is_one_response(self):
         first, again = (self.client.respond("Hello.", idempotency_key="hello").response() for _ in range(2))
         self.assertEqual(again, first)

@@ -28,7 +28,8 @@ PRINTED = {
     "Streaming with lintel": r"Two and three\.5Usage\(prompt_tokens=\d+, .*\)\nGood morrow, friend\.",
     "Functions as tools": r"It is sunny in Bern\.\n",
     "Dataclasses as answers": r"Bern 134001\n",
-    "Conversations that the server keeps": r"Good night, then\.Two and three\. 5 completed\n",
+    "Conversations that the server keeps": (
+        r"Good night, then\.Two and three\. 5 completed\nGood morrow, friend\.\d+ user\nGood night, then\.\n"),
     "Errors": r"sampling\.temperature -1 is not from 0 to 1000\n",
     "Sessions": r"[\s\S]+ \d+\n[\s\S]*",
 }

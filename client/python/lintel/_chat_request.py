@@ -252,6 +252,15 @@ class Members(Chats["dict[str, Any]", "dict[str, Any]"]):
     ) -> dict[str, Any]:
         return members
 
+    def _start_response(
+        self,
+        members: dict[str, Any],
+        schema: Any,
+        idempotency_key: str,
+        timeout: Optional[float],
+    ) -> dict[str, Any]:
+        return members
+
 
 def _given(members: Mapping[str, Any], extra: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     """Those that are there."""

@@ -51,6 +51,10 @@ class Stubs:
         self.get_response = responses.Get
         self.cancel_response = responses.Cancel
         self.delete_response = responses.Delete
+        self.replay_response = responses.Replay
+        self.list_input_items = responses.ListInputItems
+        self.count_input_tokens = responses.CountInputTokens
+        self.compact_response = responses.Compact
         self.check_health = channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=foreign.HealthCheckRequest.SerializeToString,

@@ -79,6 +79,9 @@ class AsyncClient(
     get_response = awaiting(Client.get_response)
     cancel_response = awaiting(Client.cancel_response)
     delete_response = awaiting(Client.delete_response)
+    list_input_items = awaiting(Client.list_input_items)
+    count_input_tokens = awaiting(Client.count_input_tokens)  # type: ignore[arg-type]
+    compact_response = awaiting(Client.compact_response)  # type: ignore[arg-type]
     get_session = awaiting(Client.get_session)
     list_sessions = awaiting(Client.list_sessions)
     delete_session = awaiting(Client.delete_session)

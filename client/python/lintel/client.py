@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Optional, TypeVar, Union
 
 from lintel import _chat_request, _channel, _collect, _image, _request
@@ -83,6 +84,19 @@ class ClientBase(
     ) -> ResponseT:
         attempts = self._calls.attempts(timeout)
         return self._response_type._begin(self._calls, members, schema, idempotency_key, attempts)
+
+    def replay_response(
+        self, id: str, *, starting_after: Optional[int] = None, timeout: Optional[float] = None
+    ) -> ResponseT:
+        """The events of a stored response once more: iterate over what this returns, or take its response().
+        A response that is not in the background is waited for; events of one that is come as they are made.
+
+        starting_after: events up to this `sequence_number` are left out.
+        """
+        request = response_pb2.ReplayResponseRequest(id=id, starting_after=starting_after)
+        calls = self._calls
+        stream = calls.stream(calls.stubs.replay_response, request, calls.attempts(timeout))
+        return self._response_type(stream, None, False)
 
     def session(
         self,
@@ -330,6 +344,52 @@ class Client(ClientBase[Generation, Session, ChatStream, ResponseStream]):
         """Hides a response at once. It goes when no other continues it."""
         calls, request = self._calls, response_pb2.DeleteResponseRequest(id=id)
         await calls.unary(calls.stubs.delete_response, request, calls.attempts(timeout))
+
+    @blocking
+    async def list_input_items(
+        self, id: str, *, ascending: bool = False, timeout: Optional[float] = None
+    ) -> list[dict[str, Any]]:
+        """The items of a stored response's input, every page: the newest first, or the oldest."""
+        calls, attempts = self._calls, self._calls.attempts(timeout)
+        request = response_pb2.ListInputItemsRequest(id=id, limit=100, ascending=ascending)
+        items: list[dict[str, Any]] = []
+        while True:
+            wire = await calls.unary(calls.stubs.list_input_items, request, attempts)
+            page = json.loads(wire.body)
+            items += page["data"]
+            if not page["has_more"]:
+                return items
+            request.after_id = page["last_id"]
+
+    @blocking
+    async def count_input_tokens(
+        self, input: _chat_request.Messages, *, timeout: Optional[float] = None, **options: Any
+    ) -> int:
+        """The tokens of the prompt that a respond() with this input and options has. Nothing is generated."""
+        members = _chat_request.Members().respond(input, **options)
+        calls, request = self._calls, response_pb2.CountInputTokensRequest(body=to_body(members))
+        wire = await calls.unary(calls.stubs.count_input_tokens, request, calls.attempts(timeout))
+        return int(wire.input_tokens)
+
+    @blocking
+    async def compact_response(
+        self,
+        input: _chat_request.Messages = (),
+        *,
+        model: str,
+        previous_response_id: Union[str, Response, None] = None,
+        timeout: Optional[float] = None,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """A conversation as one sealed item, which the input of the next respond() begins with: a list of it.
+        The conversation is `input` after that of `previous_response_id`. Nothing is generated or stored.
+        """
+        members = _chat_request.Members().respond(
+            input, model=model, previous_response_id=previous_response_id, **options
+        )
+        calls, request = self._calls, response_pb2.CompactResponseRequest(body=to_body(members))
+        wire = await calls.unary(calls.stubs.compact_response, request, calls.attempts(timeout))
+        return list(json.loads(wire.body)["output"])
 
     def attach_session(self, id: str) -> Session:
         """A session that exists. Nothing is called yet."""
