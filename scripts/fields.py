@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what is made from the table of request fields: keywords of Python, fields of the page, tables of the docs.
+"""Writes what is made from the table of request fields: keywords of Python, types of Node, fields of the page, tables of the docs.
 
 The table is proto/fields/request_fields.h; `lintel-server --print-fields` writes it as JSON. What is made is
 committed: files of their own, and regions of others between two lines.
@@ -16,6 +16,7 @@ import textwrap
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PYTHON = "client/python/lintel/_request.py"
 PYTHON_CHAT = "client/python/lintel/_chat_request.py"
+NODE = "client/node/lintel.d.mts"
 
 
 def range_text(row):
@@ -115,6 +116,30 @@ def camel(name):
     return first + "".join(word.capitalize() for word in others)
 
 
+# Node's types. A message has 64-bit numbers in any form, JSON those that it can write.
+
+def node_member(name, row, is_message):
+    whole = "Int64" if is_message else "number | bigint"
+    kinds = {"count": "number", "position": whole, "seed": whole, "number": "number", "flag": "boolean",
+             "text": "string", "seconds": "Duration", "biases": "{ [token: number]: number }",
+             "tokens": "readonly number[]",
+             "texts": "readonly (string | Uint8Array)[]" if is_message else "string | readonly string[]"}
+    default = f" [{row['default']}]" if "default" in row else ""
+    comment = textwrap.wrap(f"{row['help']}{default}", 110)
+    lines = [f"  /** {comment[0]} */"] if len(comment) == 1 else ["  /**", *(f"   * {line}" for line in comment), "   */"]
+    return [*lines, f"  {camel(name)}?: {kinds[row['type']]};"]
+
+
+def node_message(rows, message):
+    """The fields of a message that is in a GenerateRequest, or with an empty name of that itself."""
+    own = [row for row in rows if row["name"].rpartition(".")[0] == message and row["type"] not in ("values", "spans")]
+    return [line for row in own for line in node_member(last(row), row, True)]
+
+
+def node_body(rows, api):
+    return [line for row in read_by(api, rows) for line in node_member(row[api], row, False)]
+
+
 def number(value):
     return int(value) if value == int(value) else value
 
@@ -159,6 +184,11 @@ REGIONS = [
      lambda rows: [member_keyword(row, "responses") for row in read_by("responses", rows)]),
     (PYTHON_CHAT, "fields: responses members", END,
      lambda rows: [member(row, "responses") for row in read_by("responses", rows)]),
+    (NODE, "fields: sampling of types", END, lambda rows: node_message(rows, "sampling")),
+    (NODE, "fields: stop of types", END, lambda rows: node_message(rows, "stop")),
+    (NODE, "fields: generation of types", END, lambda rows: node_message(rows, "")),
+    (NODE, "fields: chat of types", END, lambda rows: node_body(rows, "chat")),
+    (NODE, "fields: responses of types", END, lambda rows: node_body(rows, "responses")),
     ("docs/http_openai.md", "fields: completions", END, lambda rows: table(rows, "completions")),
     ("docs/chat.md", "fields: chat", END, lambda rows: table(read_by("chat", rows), "chat")),
     ("proto/README.md", "fields: kserve", END, lambda rows: table(rows, "kserve")),

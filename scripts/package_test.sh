@@ -59,7 +59,7 @@ for program in lintel lintel-server lintel-convert lintel-bench; do
 done
 
 tar -tzf build/packages/lintel-client-*.tgz | sort >"$work/node"
-for file in lintel.mjs proto/lintel/v1/generation.proto proto/google/rpc/status.proto; do
+for file in lintel.mjs lintel.d.mts proto/lintel/v1/generation.proto proto/google/rpc/status.proto; do
   grep -qx "package/$file" "$work/node" || { echo "package_test.sh: Node's client lacks $file" >&2; exit 1; }
 done
 
