@@ -3,13 +3,15 @@
 //
 // Needs LINTEL_SERVER, a binary, and LINTEL_PACKAGES, where the client and zod are.
 import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { pathToFileURL } from 'node:url';
-import { serve } from '../client_node/serving.mjs';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { promisify } from 'node:util';
+import { PATIENCE, serve } from '../client_node/serving.mjs';
 import { writeScriptedModel } from './scripted_model.mjs';
 
 const { LINTEL_PACKAGES } = process.env;
@@ -204,4 +206,16 @@ describe("Anthropic's client", () => {
     const other = new Anthropic({ baseURL: client.baseURL, apiKey: null, authToken: 'key-of-ada', maxRetries: 0 });
     assert.equal((await other.messages.create(ask('Hi'))).content[0].text, 'Hello there.');
   });
+});
+
+const path = (name) => fileURLToPath(new URL(`../../${name}`, import.meta.url));
+
+it('the code of the page of Messages prints an answer', async () => {
+  const [, block] = /^```js\n(.*?)^```$/ms.exec(readFileSync(path('docs/messages.md'), 'utf8'));
+  const small = await serve(path('weights/text-rwkv7-small'), '--http-listen', '127.0.0.1:0');
+  const file = join(LINTEL_PACKAGES, 'snippet.mjs');
+  writeFileSync(file, block.replace('http://127.0.0.1:8080', await small.httpAddress()));
+  const { stdout } = await promisify(execFile)(process.execPath, [file], { timeout: PATIENCE });
+  assert.match(stdout, /\w/);
+  assert.equal(await small.stop(), 0);
 });

@@ -29,7 +29,8 @@ import zlib
 from pages import ROOT, read
 
 PAGES = ["README.md", "docs/chat.md", "docs/recipes.md", "docs/sessions.md", "docs/operations.md", "docs/from_pytorch.md",
-         "docs/ollama.md", *sorted(os.path.relpath(page, ROOT) for page in glob.glob(os.path.join(ROOT, "docs/http*.md")))]
+         "docs/messages.md", "docs/ollama.md",
+         *sorted(os.path.relpath(page, ROOT) for page in glob.glob(os.path.join(ROOT, "docs/http*.md")))]
 BUILDS = "builds everything: .ci/run does it"
 # Blocks that are not run: page, how the block begins, why.
 NOT_RUN = [
@@ -37,10 +38,13 @@ NOT_RUN = [
     ("README.md", "scripts/setup.sh", BUILDS),
     ("README.md", "lintel run", "pulls from a hub: tests/cli/run_end_to_end_test.cpp does, from one of its own"),
     ("docs/recipes.md", "grpcurl", "Debian 12 has no package of it"),
+    ("docs/messages.md", "export ANTHROPIC_BASE_URL", "starts Claude Code: tests/claude_code does"),
     ("docs/operations.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),
 ]
 # What a page's answers have among them.
-ANSWERS = {"docs/chat.md": ['"role":"assistant"', '"cached_tokens"'], "docs/ollama.md": ['"done_reason":"length"'],
+ANSWERS = {"docs/chat.md": ['"role":"assistant"', '"cached_tokens"'],
+           "docs/messages.md": ["event: message_start", "event: content_block_delta", "event: message_stop"],
+           "docs/ollama.md": ['"done_reason":"length"'],
            "docs/http.md": ['"text":"', "FINISH_REASON_LENGTH"], "docs/sessions.md": ["Once upon"],
            "docs/from_pytorch.md": ["brown fox"]}
 # Modules of Python: the page's Python is run, too. Of OPTIONAL pages the rest is run without them.
