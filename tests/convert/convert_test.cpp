@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -188,7 +189,7 @@ TEST_CASE("a failed conversion leaves no files") {
   }
   SECTION("the destination cannot be made") {
     CHECK_THROWS_WITH(convert_model(f.from, f.directory.path() / "no" / "such", WeightType::kF32),
-                      Catch::Contains("no/such"));
+                      Catch::Contains("no/such: cannot be made: "));
   }
   CHECK(f.entries() == 1);
 }
@@ -214,6 +215,48 @@ TEST_CASE("the program reports success and failure by its exit code") {
   CHECK(f.run("from other").code == 2);
   CHECK(f.run("from other --weight-type fp4").code == 2);
   CHECK(f.run("from").code == 2);
+}
+
+TEST_CASE("each failure of the program is one line that names the file and the reason") {
+  Fixture f;
+  const auto copy = [&](const std::string& name) {
+    fs::copy(f.from, f.directory.path() / name);
+    return f.directory.path() / name;
+  };
+  fs::create_directory(f.directory.path() / "empty");
+  fs::create_directory(f.directory.path() / "there");
+  fs::remove(copy("bare") / "model.safetensors");
+  fs::resize_file(copy("short") / "model.safetensors", 5);
+  fs::resize_file(copy("cut") / "model.safetensors",
+                  fs::file_size(f.from / "model.safetensors") - 1);
+  std::ofstream(copy("broken") / "config.json") << "{";
+  std::ofstream(copy("other") / "config.json")
+      << R"({"architectures": ["OtherForCausalLM"], "model_type": "other"})";
+
+  const struct {
+    const char* arguments;
+    const char* message;
+  } kCases[] = {
+      {"nowhere to", "nowhere: no such directory"},
+      {"from/config.json to", "from/config.json/config.json: cannot open: Not a directory"},
+      {"empty to", "empty/config.json: cannot open: No such file or directory"},
+      {"bare to", "bare/model.safetensors: cannot open: No such file or directory"},
+      {"short to", "short/model.safetensors: "},
+      {"cut to", "cut/model.safetensors: tensor "},
+      {"broken to", "broken/config.json: not JSON: "},
+      {"other to", "other/config.json: key \"model_type\": found \"other\", expected one of "},
+      {"from there", "there: exists already"},
+      {"from from/config.json", "from/config.json: exists already"},
+      {"from no/such", "no/such: cannot be made: No such file or directory"},
+  };
+  for (const auto& [arguments, message] : kCases) {
+    INFO(arguments);
+    const auto ended = f.run(std::string(arguments) + " --weight-type f32");
+    CHECK(ended.code == 1);
+    CHECK_THAT(ended.text, Catch::StartsWith(std::string("lintel-convert: ") + message));
+    CHECK(std::count(ended.text.begin(), ended.text.end(), '\n') == 1);
+    CHECK(!fs::exists(f.to));
+  }
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ class Unfinished {
       : to_(to), path_(to.string() + ".unfinished-" + std::to_string(getpid())) {
     std::error_code error;
     if (!fs::create_directory(path_, error)) {
-      fail(path_, "cannot be made" + (error ? ": " + error.message() : std::string()));
+      fail(to_, "cannot be made" + (error ? ": " + error.message() : std::string()));
     }
   }
   ~Unfinished() {
@@ -119,6 +119,8 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
   const fs::path to = given_to.has_filename() ? given_to : given_to.parent_path();
   std::error_code error;
   if (fs::exists(fs::symlink_status(to, error))) fail(to, "exists already");
+
+  if (!fs::exists(from, error)) fail(from, "no such directory");
 
   const ModelFiles files(from);
   const ModelConfig& config = files.config();
