@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The page as C++: run with -DROOT=<repository> -DMARKED=<file> -DPURIFY=<file> -DOUT=<file>. Each file of web/ becomes an
-# array with its path, its type and an ETag made of its bytes; weights/demo-digits.png is digits.png, and Debian's scripts
-# MARKED and PURIFY are lib/marked.js and lib/purify.js.
+# array with its path, its type and an ETag made of its bytes; weights/demo-digits.png is digits.png, Debian's scripts
+# MARKED and PURIFY are lib/marked.js and lib/purify.js, and icon.svg is favicon.ico, too, which browsers ask for on pages
+# without an icon of their own, such as answers in JSON.
 cmake_minimum_required(VERSION 3.22)
 
 set(type_html "text/html; charset=utf-8")
@@ -16,11 +17,13 @@ list(SORT names)
 set(arrays "")
 set(entries "")
 set(number 0)
-foreach(name IN LISTS names ITEMS digits.png lib/marked.js lib/purify.js)
+foreach(name IN LISTS names ITEMS digits.png favicon.ico lib/marked.js lib/purify.js)
   set(file ${ROOT}/web/${name})
   set(path /${name})
   if(name STREQUAL "digits.png")
     set(file ${ROOT}/weights/demo-digits.png)
+  elseif(name STREQUAL "favicon.ico")
+    set(file ${ROOT}/web/icon.svg)
   elseif(name STREQUAL "lib/marked.js")
     set(file ${MARKED})
   elseif(name STREQUAL "lib/purify.js")
@@ -28,7 +31,7 @@ foreach(name IN LISTS names ITEMS digits.png lib/marked.js lib/purify.js)
   elseif(name STREQUAL "index.html")
     set(path /)
   endif()
-  string(REGEX REPLACE ".*\\." "" extension ${name})
+  string(REGEX REPLACE ".*\\." "" extension ${file})
   if(NOT DEFINED type_${extension})
     message(FATAL_ERROR "web/${name}: of no type that embed_page.cmake knows")
   endif()

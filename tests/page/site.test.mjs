@@ -29,6 +29,7 @@ describe('the page', () => {
     for (const [path, file] of [
       ['', 'web/index.html'],
       ['digits.png', 'weights/demo-digits.png'],
+      ['favicon.ico', 'web/icon.svg'],
       ['lib/marked.js', '/usr/share/javascript/marked/marked.umd.min.js'],
       ['lib/purify.js', '/usr/share/nodejs/dompurify/dist/purify.min.js'],
       ...['style.css', 'icon.svg', ...modules].map((f) => [f, `web/${f}`]),
