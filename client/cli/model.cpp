@@ -307,7 +307,7 @@ int run_list_models(const ModelFlags& flags, Console& console) {
   }
   std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "STATE", "MODALITY", "HEAD",
                                                  "ATTENTION", "PARAMETERS", "WEIGHTS", "MAX LENGTH",
-                                                 "STATE BYTES"}};
+                                                 "TRAINED LENGTH", "STATE BYTES"}};
   std::string reasons;
   for (const v1::Model& model : models) {
     if (!is_loaded(model)) {
@@ -315,10 +315,12 @@ int run_list_models(const ModelFlags& flags, Console& console) {
       if (model.load_failed()) reasons += model.name() + ": " + model.reason() + "\n";
       continue;
     }
-    rows.push_back({model.name(), model.version(), "ready", model.modality(), model.head(),
-                    model.attention(), std::to_string(model.parameters()), model.weight_type(),
-                    model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
-                    state_cell(model)});
+    rows.push_back(
+        {model.name(), model.version(), "ready", model.modality(), model.head(), model.attention(),
+         std::to_string(model.parameters()), model.weight_type(),
+         model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
+         model.trained_length() == 0 ? "unknown" : std::to_string(model.trained_length()),
+         state_cell(model)});
   }
   console.out(format_table(rows) + (reasons.empty() ? "" : "\n" + reasons));
   return kOk;

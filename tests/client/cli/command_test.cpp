@@ -286,6 +286,25 @@ TEST_CASE("model list: models that a request loads are listed, failures with the
   CHECK(nlohmann::json::parse(shown({"model", "list", "--json"})).size() == 4);
 }
 
+TEST_CASE("model list: the trained length is a column, unknown where a model does not state it") {
+  FakeServer server;
+  server.model.set_state(v1::MODEL_STATE_READY);
+  server.model.set_max_length(0);
+  server.model.set_constant_state(true);
+  server.model.set_state_bytes(68608);
+  const auto list = [&] {
+    const CommandResult result = run_lintel({"model", "list", "--address", server.address()});
+    INFO(result.err);
+    REQUIRE(result.code == cli::kOk);
+    return result.out;
+  };
+  server.model.set_trained_length(0);
+  CHECK_THAT(list(), Catch::Contains("MAX LENGTH  TRAINED LENGTH  STATE BYTES\n"));
+  CHECK_THAT(list(), Catch::EndsWith("unbounded   unknown         68608\n"));
+  server.model.set_trained_length(4096);
+  CHECK_THAT(list(), Catch::EndsWith("unbounded   4096            68608\n"));
+}
+
 TEST_CASE("a model whose state grows without an end is shown with the bytes of a token") {
   FakeServer server;
   server.model.set_constant_state(false);
