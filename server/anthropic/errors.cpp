@@ -57,7 +57,7 @@ std::vector<std::int64_t> numbers_of(std::string_view text) {
   return numbers;
 }
 
-// Anthropic's own words: programs that see them shorten the conversation.
+// Uses Anthropic's own words: programs that see them shorten the conversation.
 std::optional<std::string> too_long_message(const StatusDetails& details) {
   if (details.reason != "CONTEXT_LENGTH_EXCEEDED" || details.violations.empty()) {
     return std::nullopt;

@@ -10,10 +10,10 @@
 
 namespace lintel {
 
-// Of /v1/messages.
+// The protocol of /v1/messages.
 const HttpProtocol& messages_protocol();
-// Of paths that OpenAI's API has, too: there the requests of Anthropic's clients are those with the
-// header anthropic-version.
+// The protocol of paths that OpenAI's API has, too. Requests with the header anthropic-version come
+// from Anthropic's clients.
 const HttpProtocol& shared_models_protocol();
 bool is_of_anthropic_client(const HttpRequest& request);
 

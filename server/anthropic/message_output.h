@@ -16,8 +16,8 @@
 
 namespace lintel {
 
-// Of one answer. Which events there are does not depend on how pieces are grouped into messages.
-// Used by one thread at a time.
+// The output of one answer. Its events do not depend on how pieces are grouped into messages. Used
+// by one thread at a time.
 class MessageOutput {
  public:
   struct Options {
@@ -26,16 +26,16 @@ class MessageOutput {
     std::vector<std::string> stop_sequences;  // of the request
     bool shows_thinking = true;
     std::function<std::string(const std::string& thinking)> seal;
-    // Of thinking that is kept for its signature, of a stream. Where there is no room the signature
-    // is empty, and the thinking is not known when it comes back.
+    // A stream's memory for thinking that is kept for its signature. If there is no room, the
+    // signature is empty, and the thinking is not recognized when the client sends it back.
     RequestMemory::Charge charge;
   };
   explicit MessageOutput(Options options) : options_(std::move(options)) {}
 
-  // Of a stream: the events that a message makes, and the last ones.
+  // The events of a stream: those that a message makes, and the last ones.
   std::string events(const v1::ChatResponse& message);
   std::string last_events();
-  // Of an answer that is whole. Not OK: it is too large.
+  // Adds a message to an answer that is not streamed. Fails if the answer is too large.
   grpc::Status gather(const v1::ChatResponse& message);
   // Takes what was gathered.
   JsonPieces body();
@@ -63,13 +63,13 @@ class MessageOutput {
   Options options_;
   v1::ChatUsage usage_;
   v1::ChatFinish finish_;
-  // Of a stream.
+  // State of a stream.
   bool has_begun_ = false;
   Kind kind_ = Kind::kNone;  // of the open block
   std::size_t index_ = 0;    // of the open block, or the next one
   std::string thinking_;     // of the open block
   bool keeps_thinking_ = true;
-  // Of an answer that is whole.
+  // State of an answer that is not streamed.
   std::vector<Block> blocks_;
   std::size_t gathered_ = 0;  // bytes of texts
 };

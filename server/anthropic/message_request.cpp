@@ -287,7 +287,7 @@ class MessageReader {
     read_stops();
     const bool thinks = read_thinking();
     read_output_config();
-    // Stronger than what an effort would mean for them.
+    // These outweigh the variables that an effort would set.
     params_.kwargs = {{"enable_thinking", thinks}, {"thinking", thinks}};
     read_tools();
     read_tool_choice();
@@ -527,7 +527,7 @@ class MessageReader {
     params_.offered_tools = {name.get<std::string>()};
   }
 
-  // Sampling, and what has no effect.
+  // Reads sampling, and members without effect.
   void read_others() {
     for (const auto& [name, value] : body_.items()) {
       if (value.is_null()) continue;
