@@ -88,8 +88,8 @@ class HttpServer {
     const Metrics* metrics = nullptr;                        // likewise
     Sealer::Secret secret{};                                 // of what clients keep sealed
   };
-  // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
-  // be listened on.
+  // REQUIRES: the objects that `parts` refers to outlive this one. Throws std::runtime_error if the
+  // address cannot be listened on.
   explicit HttpServer(Parts parts);
   ~HttpServer();
 
@@ -160,11 +160,11 @@ namespace {
 
 // The flush of a drain takes at least this long, however short its timeout is.
 constexpr std::chrono::milliseconds kLeastFlushTime{200};
-// After the flush, what is left, Health.Watch for one, gets this long to see NOT_SERVING.
+// Calls that the flush leaves, such as Health.Watch, get this long to see NOT_SERVING.
 constexpr std::chrono::milliseconds kShutdownTime{250};
-// Then the process ends even if calls are left because of a defect.
+// The process ends after this long even if calls are left because of a defect.
 constexpr std::chrono::seconds kLastWait{30};
-// Of responses that nothing outlives.
+// Memory for stored responses if there is no session store.
 constexpr std::size_t kMemoryDocumentBytes = std::size_t{256} << 20;
 constexpr const char* kServices[] = {"lintel.v1.GenerationService",   "lintel.v1.ChatService",
                                      "lintel.v1.ResponseService",     "lintel.v1.SessionService",
@@ -220,7 +220,7 @@ Roles anonymous_roles(const ServerOptions& options) {
 
 }  // namespace
 
-// In the order of construction: services last, so that they go first.
+// Members stand in the order of construction: services last, so that they are destroyed first.
 struct LintelServer::Impl {
   Impl(const ServerOptions& options, const Clock& clock, const GivenModels& given)
       : certificates(read_certificates(options.security)),
@@ -284,7 +284,7 @@ struct LintelServer::Impl {
                      &responses, &manager},
                     clock) {
     if (const auto& address = options.monitoring.metrics_listen) {
-      // Before models are loaded: who finds its port taken does not wait for that.
+      // Created before models are loaded, so that a port that is taken is reported at once.
       endpoint = std::make_unique<MetricsEndpoint>(
           *address, metrics, [this] { return health.is_alive(); },
           [this] { return started && health.is_ready(); }, options.http.allowed_hosts);
@@ -304,7 +304,7 @@ struct LintelServer::Impl {
     }
   }
 
-  // Why no request can be served now, without names; empty: some can.
+  // Says why no request can be served now, without names; empty: some can.
   std::string unhealthy() const {
     if (calls.closed()) return "the server is shutting down";
     if (!health.is_ready()) return "the session store is broken";
@@ -475,7 +475,7 @@ void LintelServer::report_health() {
   health->SetServingStatus("", true);
   impl_->manager.tell_readiness([this, health](const std::string& name, bool ready) {
     health->SetServingStatus("model/" + name, ready && impl_->health.is_ready());
-    // Also when the drain began meanwhile, or the store broke.
+    // A drain that came meanwhile, or a broken store, wins.
     if (!impl_->health.is_ready()) health->SetServingStatus("model/" + name, false);
   });
   if (impl_->stored != nullptr) {
@@ -544,7 +544,7 @@ void LintelServer::stop(std::chrono::nanoseconds flush) {
   impl_->calls.wait_until_none(flush / 2);
   if (impl_->http != nullptr) impl_->http->flush(flush / 2);
   if (impl_->listener != nullptr) impl_->listener->stop();
-  // Cancelled by the shutdown, the last streams end now.
+  // The last streams, which the shutdown has cancelled, end now.
   if ((impl_->server == nullptr || shut_down(*impl_->server)) &&
       (impl_->http == nullptr || impl_->http->stop(kLastWait)) &&
       impl_->calls.wait_until_none(kLastWait, /*also_held=*/true)) {

@@ -42,29 +42,29 @@ class LintelServer {
   // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
   std::string address() const;
   int port() const { return port_; }
-  // Of /metrics, which is served from the construction on. REQUIRES:
+  // The port of /metrics, which is served from the construction on. REQUIRES:
   // options.monitoring.metrics_listen.
   int metrics_port() const;
   // False: off, or the default address was taken. REQUIRES: started.
   bool serves_http() const;
-  // Of HTTP, as address() and port(). REQUIRES: serves_http().
+  // The counterparts of address() and port() for HTTP. REQUIRES: serves_http().
   std::string http_address() const;
   std::string http_url() const;  // http://HOST:PORT, or https
   int http_port() const;
-  // All of HTTP's, for tests. REQUIRES: serves_http().
+  // All routes of HTTP, for tests. REQUIRES: serves_http().
   const HttpRoutes& http_routes() const;
 
   // Health turns NOT_SERVING and new streams and sessions are refused; running streams continue.
   void begin_drain();
-  // begin_drain, then waits for running streams, and stops, within `timeout`: its last quarter, 0.2
-  // to 2 seconds, is for what ended streams still have to send. Returns whether all streams ended
-  // by themselves.
+  // Begins the drain, waits for running streams, and stops, within `timeout`: its last quarter, 0.2
+  // to 2 seconds, is for the output that ended streams still have to send. Returns whether all
+  // streams ended by themselves.
   bool drain(std::chrono::nanoseconds timeout);
   // Ends everything. Idempotent.
   void stop();
 
   SessionManager& store();
-  // Of its highest version. REQUIRES: there is such a model, and it is not unloaded meanwhile.
+  // The scheduler of the model's highest version. REQUIRES: the model exists and stays loaded.
   Scheduler& scheduler(const std::string& model);
 
  private:

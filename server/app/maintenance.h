@@ -39,7 +39,7 @@ class Maintenance {
     ModelManager* models = nullptr;  // null: none is unloaded
   };
 
-  // What `state` refers to, and the clock, outlive the object.
+  // REQUIRES: the objects that `state` refers to, and the clock, outlive this one.
   Maintenance(const State& state, const Clock& clock,
               std::function<void()> give_back_free_memory = trim_heap);
   ~Maintenance();  // stop()

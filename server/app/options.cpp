@@ -42,7 +42,7 @@ namespace lintel {
 
 // The file of --config: flags as keys.
 
-// What TOML and INI files have in common, and of TOML what flags need:
+// Reads the syntax that TOML and INI files share, and the part of TOML that flags need:
 //
 //   # a comment, or one that begins with ;
 //   model = ["weights/a", 'other=weights/b']   # a list, also over several lines
@@ -62,12 +62,12 @@ class ConfigFile final : public CLI::ConfigTOML {
 
   // "FILE, line N" where a flag ("--workers") was set, else empty.
   std::string place_of(const std::string& flag) const;
-  // As the file has it, "" when it has none; also when the file is refused for something else.
+  // The value in the file, "" if it has none; set even if the file is refused for something else.
   const std::string& log_format() const { return log_format_; }
 
  private:
   const CLI::App& app_;
-  // Of the last file; from_config is const in CLI11, and called once.
+  // Results of the last file; mutable because CLI11 declares from_config const. It is called once.
   mutable std::map<std::string, std::string> places_;  // by key
   mutable std::string log_format_;
 };
@@ -114,7 +114,7 @@ class Reader {
       }
     }
   }
-  // Until one of these or the end of the line, without the spaces at its end.
+  // Takes text until one of these or the end of the line, without the spaces at its end.
   std::string take_until(std::string_view stops) {
     std::string text;
     while (!at_end() && peek() != '\n' && stops.find(peek()) == std::string_view::npos) {
@@ -187,13 +187,13 @@ std::vector<std::string> read_list(Reader& in, const std::string& key) {
     values.push_back(read_scalar(in, key, ",]#="));
     in.skip_blank();
     if (in.takes(',') || in.peek() == ']') continue;
-    // At the end, or at what can only be the next key.
+    // The end of the file, or a word that can only be the next key.
     in.fail(line, key + ": the ] of its list is missing, or a comma before '" +
                       in.take_until(" #,]") + "' in line " + std::to_string(in.line()));
   }
 }
 
-// What stands between "=" and the end of the line. A comment may follow.
+// Reads the text between "=" and the end of the line. A comment may follow.
 std::vector<std::string> read_value(Reader& in, const std::string& key) {
   const int line = in.line();
   in.skip_spaces();
@@ -288,8 +288,8 @@ std::string ConfigFile::place_of(const std::string& flag) const {
 std::string in_words(const CLI::ParseError& error, const CLI::App& app, const ConfigFile& config,
                      int argc, const char* const* argv);
 
-// Whether errors are to be lines of JSON, as --log-format says on the command line, wherever the
-// parsing stopped.
+// True if --log-format on the command line asks for errors as lines of JSON, wherever the parsing
+// stopped.
 bool asks_for_json(int argc, const char* const* argv, const ConfigFile& config);
 
 namespace {
@@ -352,7 +352,7 @@ std::string unknown_words(const CLI::App& app) {
   return belongs_to_no_flag(word);
 }
 
-// Why a configuration file cannot be opened.
+// Says why a configuration file cannot be opened.
 std::string unreadable(const std::string& file) {
   if (std::filesystem::is_directory(file)) return std::strerror(EISDIR);
   errno = 0;
@@ -501,7 +501,7 @@ void check_plain_text(const std::string& flag, const ListenAddress& address,
   }
 }
 
-// What travels over the port, and who may read it on its way.
+// Checks the options for encryption and tokens.
 void check_security(const ServerOptions& options) {
   const SecurityOptions& security = options.security;
   if (security.tls_cert.empty() != security.tls_key.empty()) {
@@ -521,7 +521,7 @@ void check_security(const ServerOptions& options) {
   if (options.http.listen) check_plain_text("--http-listen", *options.http.listen, security);
 }
 
-// Where sessions outlive the server, and what of that place can be chosen.
+// Checks the options of the place where sessions outlive the server.
 void check_store(const ServerOptions& options) {
   const ServerOptions::DurableOptions& durable = options.durable;
   const ServerOptions::SharedStoreOptions& shared = options.shared;
@@ -714,7 +714,7 @@ namespace {
 
 // The flag's member holds the default and takes the value.
 void declare(CLI::App& app, const Flag& flag) {
-  // What a row refuses is refused under its name.
+  // Errors of a row get the flag's name.
   const auto set = [&flag](const std::string& text) {
     try {
       flag.set(text);
@@ -779,10 +779,10 @@ std::string fields_as_json() {
   for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
     const RequestField& field = kRequestFields[i];
     nlohmann::ordered_json row = {{"name", field.name}, {"type", name_of(field.type)}};
-    // Whether a request can leave it out, and not only have its empty value.
+    // True if a request can leave the field out, rather than only set its empty value.
     row["optional"] = api::wire_field(i).field->has_presence();
     if (field.range.is_given()) {
-      // Of a float the decimal that it was written as.
+      // Floats are shown as the decimal that they were written as.
       const auto decimal = [](float value) {
         char text[32] = {};
         std::to_chars(text, text + sizeof text - 1, value);
@@ -818,7 +818,7 @@ std::string fields_as_json() {
   return rows.dump(1);
 }
 
-// What is served where no model is named. Throws UsageError.
+// Serves the packaged models if no model is named. Throws UsageError.
 void use_packaged_models(ServerOptions& options) {
   for (ModelSource& model : packaged_models(program_directory())) {
     options.models.directories.push_back({std::move(model.name), std::move(model.directory)});
@@ -831,12 +831,12 @@ void use_packaged_models(ServerOptions& options) {
   options.serves_packaged_models = true;
 }
 
-// Whether systemd runs this process as a service: the progress of a download is not seen there,
-// and a start that takes minutes is ended.
+// True if systemd runs this process as a service: the progress of a download is not seen there, and
+// systemd ends a start that takes minutes.
 bool is_service() {
   const char* const process = std::getenv("SYSTEMD_EXEC_PID");
   if (process != nullptr && process == std::to_string(::getpid())) return true;
-  // Of systemd before 248, or through a script: standard error is the journal's.
+  // Before systemd 248, or through a script: standard error is the journal's.
   const char* const journal = std::getenv("JOURNAL_STREAM");
   struct stat error {};
   return journal != nullptr && ::fstat(STDERR_FILENO, &error) == 0 &&
@@ -857,8 +857,8 @@ void use_pulled_model(const std::string& source, ServerOptions& options) {
   options.models.directories.push_back({*name, ""});
 }
 
-// HTTP where nothing names it: on loopback, if gRPC is there. A unix socket's permissions say who
-// may call, which a port would get round.
+// Serves HTTP on loopback, if gRPC is there and no flag names an address. A unix socket's
+// permissions say who may call, which a port would get round.
 void use_default_http(ServerOptions& options) {
   if (!options.listen.unix_path.empty() || !options.listen.is_local()) return;
   options.http.listen = ListenAddress{.port = kDefaultHttpPort};

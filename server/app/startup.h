@@ -13,15 +13,14 @@
 
 namespace lintel {
 
-// What is done before models are loaded, which may take minutes.
+// Work that is done before models are loaded, which may take minutes.
 
-// Looks at the files and directories that flags name, and whether the addresses are free. What is
-// read is read again by who uses it. Throws std::runtime_error naming the flag, the file and what
-// is wrong with it.
+// Checks the files and directories that flags name, and that the addresses are free. The files are
+// read again by their users. Throws std::runtime_error naming the flag, the file and the problem.
 void check_before_loading(const ServerOptions& options);
 
-// Has the `lintel` beside this program pull options.pulled_model, and sets its path; nothing where
-// none is to be pulled. What it says goes to standard error. Throws std::runtime_error.
+// Has the `lintel` beside this program pull options.pulled_model, if any, and sets its path. The
+// output of `lintel` goes to standard error. Throws std::runtime_error.
 void pull_model(ServerOptions& options);
 
 // Threads that a server of these options has when it is ready, and some to spare: gRPC starts its

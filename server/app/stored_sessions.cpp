@@ -28,7 +28,7 @@ namespace lintel {
 
 // The storage that --session-store names.
 
-// Who a store is to know this server as.
+// The user and password with which this server logs in to a store.
 struct StoreCredentials {
   std::string user;  // empty: the default one
   std::string password;
@@ -114,7 +114,7 @@ std::unique_ptr<SessionStorage> open_storage(const ServerOptions& options, const
 
 namespace {
 
-// Those of the store that is open already.
+// Opens the documents of the store that is open already.
 std::unique_ptr<DocumentStorage> open_documents(const ServerOptions& options, const Clock& clock) {
   std::string why;
   const std::string store = options.durable.store.string();
@@ -147,7 +147,7 @@ PersistentSessions::Options session_options(const ServerOptions& all) {
   return sessions;
 }
 
-// When a session is over that is unused for `expire`; nothing: its maker said.
+// The time at which an unused session expires after `expire`; nothing: its creator set one.
 std::optional<std::chrono::system_clock::time_point> expiry_of(const SessionStorage::Row& row,
                                                                std::chrono::seconds expire) {
   const std::optional<StoredMarks> marks = decode_marks(row.marks);

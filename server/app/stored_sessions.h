@@ -27,7 +27,7 @@ class StoredSessions {
   // std::runtime_error. REQUIRES: options.durable.store is not empty; all else outlives it.
   StoredSessions(const ServerOptions& options, SessionManager& store, PrefixCache& prefixes,
                  const ModelRegistry& models, const Clock& clock);
-  // What was accepted is on the disk when it returns. REQUIRES: no call runs.
+  // Returns once everything accepted is on the disk. REQUIRES: no call runs.
   ~StoredSessions() = default;
 
   PersistentSessions& sessions() { return durable_; }
@@ -38,15 +38,15 @@ class StoredSessions {
   // Writes states to the disk, removes expired sessions, and reports the store's health where it
   // has changed. Waits for the disk.
   void look();
-  // Before the end, when no call runs any more: states of sessions in memory are put into the
-  // store, as far as a few seconds take it. Waits for the disk.
+  // Puts states of sessions in memory into the store before the end, when no call runs any more,
+  // for a few seconds at most. Waits for the disk.
   void store_idle_states();
   // The same for a model that is to be unloaded: states of its sessions and chats.
   void store_idle_states(const Transformer& model);
-  // Called by look() when the store breaks. REQUIRES: look() is not running.
+  // Sets a function that look() calls when the store breaks. REQUIRES: look() is not running.
   void when_broken(std::function<void()> call) { when_broken_ = std::move(call); }
 
-  // What opening it took.
+  // The time that opening the storage took.
   std::chrono::duration<double> recovery_time() const { return recovery_time_; }
 
  private:
