@@ -189,8 +189,8 @@ std::string show_handover(const std::optional<std::chrono::milliseconds>& after)
   return *after == ServerOptions::DurableOptions::kNever ? "off" : format_duration(*after);
 }
 
-// Appends rows whose members are those of one ServerOptions. What knows the type of a member is
-// behind two function pointers, one pair for each type and not for each row.
+// Appends rows whose members are those of one ServerOptions. Only two function pointers know the
+// type of a member, one pair for each type and not for each row.
 class Table {
  public:
   explicit Table(std::vector<Flag>& rows) : rows_(rows) {}
@@ -256,7 +256,7 @@ class Table {
     return bounded(flag, low, high);
   }
 
-  // At least `low`; whole seconds where the member counts these.
+  // A flag of at least `low`, in whole seconds if the member counts these.
   template <typename Duration>
   Flag& duration(const char* name, Duration& member, std::chrono::milliseconds low,
                  const char* help) {
@@ -289,7 +289,7 @@ class Table {
     return flag;
   }
 
-  // Given several times, or as a list in a configuration file; kParse reads an element.
+  // A flag given several times, or as a list in a configuration file; kParse reads an element.
   template <auto kParse, typename T>
   Flag& list(const char* name, std::vector<T>& member, const char* value, const char* help) {
     const auto set = [](const Flag& flag, const std::string& text) {
@@ -298,7 +298,7 @@ class Table {
     return add(Flag::Type::kList, name, &member, value, help, set, show_nothing);
   }
 
-  // Without a value; `set` is given "true" or "false".
+  // A flag without a value; `set` is given "true" or "false".
   Flag& toggle(const char* name, bool& member, const char* help) {
     const auto set = [](const Flag& flag, const std::string& text) {
       *static_cast<bool*>(flag.member) = text == "true";

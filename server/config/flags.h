@@ -25,7 +25,7 @@ struct Flag {
   std::string group;  // its heading in --help
   std::string value;  // what stands for the value, e.g. "BYTES"; empty: a switch
   std::string help;
-  // Of kNumber, kBytes and kDuration (ms): what is taken, both included.
+  // Bounds of kNumber, kBytes and kDuration (ms), both included.
   std::int64_t low = 0, high = 0;
   std::string refusal;              // of kBytes: what an error says in place of the bounds
   std::vector<std::string> words;   // of kChoice: what is taken
@@ -47,7 +47,7 @@ struct Flag {
 // The most that parse_bytes takes.
 inline constexpr std::int64_t kMostBytes = std::numeric_limits<std::int64_t>::max();
 
-// When a drain hands calls over: --drain-handover, or what stands for it.
+// The time after which a drain hands calls over: --drain-handover, or its default for the store.
 std::chrono::milliseconds handover_after(const ServerOptions::DurableOptions& options);
 
 // The flags that set members of `options`, in the order of --help. REQUIRES: `options` outlives

@@ -180,7 +180,7 @@ ModelDirectory parse_model_directory(const std::string& text) {
     model.name = directory.filename().string();
     if (directory.extension() == ".gguf") {
       model.name = directory.stem().string();
-      // Of the first of its parts: NAME-00001-of-00003.gguf.
+      // The first of several parts is named NAME-00001-of-00003.gguf.
       model.name = model.name.substr(0, model.name.find("-00001-of-"));
     }
   }

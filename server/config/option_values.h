@@ -43,7 +43,7 @@ std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::in
 ListenAddress parse_listen_address(const std::string& text);
 // "ORG/NAME[@REVISION][:QUANT]" of a hub, as the model that it names. Nothing: it is none.
 std::optional<std::string> name_of_pulled(const std::string& text);
-// What a refusal of `text` as a path adds where it may be meant for a hub; else nothing.
+// A hint for the error about the path `text` that may be meant for a hub; else empty.
 std::string hint_to_pull(const std::string& text);
 // "[NAME=]PATH"; without a name, the last component of PATH, of a GGUF file without its extension.
 ModelDirectory parse_model_directory(const std::string& text);

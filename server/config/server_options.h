@@ -56,8 +56,8 @@ struct ServerOptions {
 
   std::size_t request_memory_bytes = default_request_memory();
 
-  // Of one identity (a token's name, or a client certificate's); where callers are not identified,
-  // of all of them together. Its sessions and their memory are among the store's.
+  // Limits of one identity (a token's name, or a client certificate's), or of all callers together
+  // if they are not identified. `sessions` has the limits of its sessions and their memory.
   Quotas::Limits identity;
 
   SessionManager::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
@@ -67,7 +67,7 @@ struct ServerOptions {
   // Sessions that outlive the server.
   struct DurableOptions {
     std::filesystem::path store;  // directory, or redis://...; empty: there are none
-    // Of sessions whose maker does not say; nothing: kInput with a store, kNone without.
+    // The default of sessions; nothing: kInput with a store, kNone without.
     std::optional<Durability> durability;
     std::chrono::milliseconds commit_interval_ms{5};
     std::int64_t park_tokens = 0;  // 0: by the size of a model's states (ParkPolicy)
@@ -75,14 +75,14 @@ struct ServerOptions {
     int store_threads = 2;
     std::size_t load_queue = 1024;
     std::chrono::seconds expire = std::chrono::hours(720);
-    // Of conversations whose clients keep the history (StoredChatStates).
+    // Options for conversations whose clients keep the history (StoredChatStates).
     bool chat_spill = false;
     std::chrono::seconds chat_spill_idle{60};
     std::chrono::seconds chat_spill_expire = std::chrono::hours(24);
     bool takes_other_numerics = true;
-    // Into a drain calls that can be repeated elsewhere end; nothing: never.
+    // Calls that can be repeated elsewhere end so long into a drain; nothing: handover_after().
     std::optional<std::chrono::milliseconds> drain_handover_ms;
-    // After a write to the store failed, liveness fails; 0: never.
+    // Liveness fails this long after a write to the store failed; 0: never.
     std::chrono::milliseconds store_broken_timeout_ms{60'000};
     std::chrono::seconds response_expire = std::chrono::hours(720);
     std::chrono::seconds response_resume{60};
@@ -91,7 +91,7 @@ struct ServerOptions {
     static constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 36525);
   } durable;
 
-  // Of a store that servers share: Redis.
+  // Options of a store that servers share: Redis.
   struct SharedStoreOptions {
     std::chrono::milliseconds lease_ms{10'000};
     std::optional<int> wait_replicas;  // nothing: one, where there are any
@@ -123,10 +123,10 @@ struct ServerOptions {
   // has its name, and its path after pull_model().
   std::string pulled_model;
 
-  // No model, repository or configuration file was named: `models` has the packaged models.
+  // True if no model, repository or configuration file was named: `models` has the packaged ones.
   bool serves_packaged_models = false;
-  // http.listen was not named and is kDefaultHttpPort on loopback. A server that finds it taken
-  // serves without HTTP.
+  // True if http.listen was not named and is kDefaultHttpPort on loopback. A server that finds it
+  // taken serves without HTTP.
   bool http_is_default = false;
 };
 
