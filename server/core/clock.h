@@ -14,9 +14,9 @@ using Duration = std::chrono::steady_clock::duration;
 class Clock {
  public:
   virtual ~Clock() = default;
-  // For deadlines, timeouts and timings.
+  // The time for deadlines, timeouts and timings.
   virtual TimePoint now() const = 0;
-  // For what people read: when a session was made and last used.
+  // The time that people read: when a session was made and last used.
   virtual std::chrono::system_clock::time_point wall_time() const {
     return std::chrono::system_clock::now();
   }
@@ -29,12 +29,12 @@ class SteadyClock : public Clock {
 
 // TokenAllowance: how fast a request may be served.
 
-// What a request's tokens are paid from. Its sequences pause while there is nothing to pay with.
+// The allowance that a request's tokens are paid from. Its sequences pause while it is used up.
 class TokenAllowance {
  public:
   virtual ~TokenAllowance() = default;
-  // For tokens read and produced since the last time; 0: only asks. Zero when the request may go
-  // on; else it has to pause for this long, and then to ask again. Called by one thread at a time.
+  // Pays for tokens read and produced since the last call; 0 only asks. Returns zero if the request
+  // may continue, else the time to pause before it asks again. Called by one thread at a time.
   virtual Duration pay(std::int64_t tokens) = 0;
 };
 

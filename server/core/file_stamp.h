@@ -9,15 +9,15 @@
 
 namespace lintel {
 
-// Two equal stamps: the same file, unchanged. Links are followed, so that exchanging one (as
+// Equal stamps mean the same file, unchanged. Links are followed, so that exchanging one (as
 // Kubernetes does with its secrets) is a change.
 struct FileStamp {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
   std::int64_t bytes = -1;  // -1: there is no such file
   std::int64_t modified_nanos = 0;
-  // Of the content, the permissions or the name: a copy that preserves times, or a program that
-  // sets them, does not set this one.
+  // The time at which the content, the permissions or the name changed last. Copies that preserve
+  // times, and programs that set them, do not set this one.
   std::int64_t changed_nanos = 0;
 
   static FileStamp of(const std::filesystem::path& file) {

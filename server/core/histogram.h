@@ -13,8 +13,8 @@
 
 namespace lintel {
 
-// What a histogram held at a moment; several can be added up. `counts` has one more than `bounds`:
-// what is above the last.
+// The counts of a histogram at one moment; several can be added up. `counts` has one more element
+// than `bounds`, for values above the last bound.
 struct HistogramSnapshot {
   std::vector<double> bounds;  // upper, inclusive
   std::vector<std::uint64_t> counts;

@@ -14,17 +14,17 @@ struct ListenAddress {
   int port = 50051;                // 0: the system picks one
   std::string unix_path;           // not empty: a unix socket
 
-  // As gRPC takes it and as the ready line prints it, with `bound_port` in place of the port.
+  // The address as gRPC accepts it and as the ready line prints it, with `bound_port` as the port.
   std::string to_string(int bound_port) const;
-  // Whether only this machine can connect: a unix socket, localhost, 127.0.0.0/8 or ::1. A name is
+  // True if only this machine can connect: a unix socket, localhost, 127.0.0.0/8 or ::1. Names are
   // not resolved.
   bool is_local() const;
 };
 
-// By which names HTTP clients may call a server: what they send as Host. Where only this machine
-// can connect, a browser on it still can, and a stranger's name may be made to point here: to the
-// browser that stranger's page is then the server's own, and may read all its answers (DNS
-// rebinding). Constant after construction.
+// The names by which HTTP clients may call a server, which they send as Host. Even if only this
+// machine can connect, a browser on it still can, and a stranger's name may resolve to this
+// machine: the browser then takes that stranger's page for the server's own and lets it read all
+// answers (DNS rebinding). Constant after construction.
 class HostRules {
  public:
   // Names are looked at where `address` is this machine's alone and no unix socket, which no

@@ -48,8 +48,8 @@ class Notification {
 class CapacityListener {
  public:
   virtual ~CapacityListener() = default;
-  // There may be room: it may try again at once, in this call. By the thread that made the room,
-  // which holds no lock.
+  // There may be room: the waiter may try again at once, in this call. Called by the thread that
+  // made the room, which holds no lock.
   virtual void on_room() noexcept = 0;
 };
 

@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::size_t kMostCharacters = 64;
 
-// By the ASCII table: what a locale takes for a letter may be no character of a header.
+// Uses the ASCII table: a locale may accept letters that a header cannot have.
 bool may_be_in_replica_id(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
          c == '_' || c == '-';

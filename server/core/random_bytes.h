@@ -12,12 +12,12 @@ namespace lintel {
 // Fills `bytes` from the system's generator. Throws std::system_error.
 void fill_with_random(std::span<std::byte> bytes);
 
-// What one server among several is called.
+// The name of one server among several.
 
 // 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'.
 bool is_replica_id(std::string_view text);
 
-// Made of this machine's host name; "lintel" where it has none.
+// The id made of this machine's host name; "lintel" if it has none.
 std::string default_replica_id();
 
 }  // namespace lintel

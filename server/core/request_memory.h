@@ -17,7 +17,7 @@
 
 namespace lintel {
 
-// Why there is no memory for a request. False: there is.
+// The reason why there is no memory for a request. False: there is.
 struct RequestRefusal {
   enum class Kind {
     kNone,
@@ -36,10 +36,10 @@ struct RequestRefusal {
 // megabytes, scattered in its heaps.
 void trim_heap() noexcept;
 
-// What requests hold from the moment they are parsed: bodies, trees of JSON, prompts, answers that
-// are kept until they are written, events that are kept for readers. (Over HTTP bodies count among
-// --http-memory until they are read, with the JSON of those that become messages; states and what a
-// running sequence holds count among --session-memory.)
+// The memory that requests hold from the moment they are parsed: bodies, trees of JSON, prompts,
+// answers that are kept until they are written, events that are kept for readers. (HTTP bodies
+// count among --http-memory until they are read, with the JSON of those that become messages;
+// states and the memory of running sequences count among --session-memory.)
 //
 // A request is charged with the most that it may come to hold before it holds it, as states are,
 // and releases what it has dropped or written. So an accepted request never has to be ended for
@@ -54,7 +54,7 @@ class RequestMemory {
   };
   struct Stats {
     std::size_t bytes = 0;
-    // By RequestRefusal::Kind; [0] is not used.
+    // Counts indexed by RequestRefusal::Kind; [0] is not used.
     std::array<std::uint64_t, 4> refused{};
   };
 
@@ -99,10 +99,10 @@ class RequestMemory {
   std::array<std::uint64_t, 4> refused_ GUARDED_BY(mutex_){};
 };
 
-// What one request, or a part of it, holds of the memory; released when destroyed. Move-only.
+// The memory that one request, or a part of it, holds; released when destroyed. Move-only.
 class RequestMemory::Charge {
  public:
-  // Of no account: it counts, and nothing is refused.
+  // A charge without an account: bytes are counted, and none are refused.
   Charge() = default;
   // Holds nothing yet. memory: null: of no account. Throws std::bad_alloc.
   Charge(RequestMemory* memory, const std::string& identity);

@@ -36,7 +36,7 @@ class TaskPromise {
   TaskPromise(const TaskPromise&) = delete;
   TaskPromise& operator=(const TaskPromise&) = delete;
 
-  // Once for each time that the task waits; it may be over, and gone, when this returns.
+  // Continues the task, once for each time that it waits; it may be over, and gone, on return.
   void resume() noexcept;
 
  protected:
@@ -44,7 +44,7 @@ class TaskPromise {
   ~TaskPromise() = default;
 
   void run() noexcept;
-  // By the task's last await: the thread that runs it ends it.
+  // Called by the task's last await: the thread that runs the task ends it.
   void note_end() const noexcept;
   // Destroys the coroutine, and this with it.
   virtual void end() noexcept = 0;

@@ -49,7 +49,7 @@ enum class ServerThread {
   kMetrics,      // answers /metrics, /healthz and /readyz
   kSignals,
 };
-// As the metric's label has them.
+// Names in the metric's label.
 inline constexpr const char* kServerThreadNames[] = {
     "redis",      "name_lookup", "redis_leases", "store_commits", "call_writer",
     "store_work", "worker",      "model_loads",  "model_drains",  "housekeeping",
@@ -113,8 +113,8 @@ class WorkThreads {
   WorkThreads(int threads, std::size_t most_queued);
   ~WorkThreads();  // does what is queued
 
-  // False: too much is waiting. What `work` throws on a thread is noted and ends it alone: the work
-  // itself has to answer its waiters.
+  // False: too much is waiting. An exception of `work` on a thread is noted and ends it alone: the
+  // work itself has to answer its waiters.
   bool run(std::function<void()> work) EXCLUDES(mutex_);
   std::size_t queued() const EXCLUDES(mutex_);
 
@@ -130,7 +130,7 @@ class WorkThreads {
   std::vector<std::thread> threads_;  // last: they use the rest
 };
 
-// How many cores this process may use.
+// The number of cores that this process may use.
 
 // Processors that the threads of this process may run on, and no more than its container has time
 // of: cgroup's quota (cpu.max, or cpu.cfs_quota_us), rounded up. At least 1.

@@ -6,10 +6,10 @@
 namespace lintel {
 namespace {
 
-// As the allocator gives it out: a node of the table with its place, beside a text that is longer
-// than what lies in the string itself.
+// Bytes allocated for a text: a node of the table with its bucket, and a block for a text that does
+// not fit into the string itself.
 constexpr std::size_t kTextBytes = 80;
-// Of a vocabulary, a text on average.
+// Mean length of a vocabulary's texts.
 constexpr std::size_t kMeanTextBytes = 16;
 
 }  // namespace

@@ -46,9 +46,9 @@ class TokenRecord {
   // Empty: it has none.
   std::string_view text_of(std::int32_t id) const;
 
-  // In memory.
+  // Bytes in memory.
   std::size_t bytes() const;
-  // Of so many tokens with so many of the most likely ones each, of a vocabulary of this size.
+  // The most bytes of so many tokens with `tops` of the most likely ones each.
   static std::size_t most_bytes(std::size_t tokens, std::size_t tops, std::size_t vocab_size);
 
  private:
