@@ -15,7 +15,7 @@ namespace {
 // gRPC cancels clients that ping more often.
 constexpr int kMinClientPingIntervalMs = 10'000;
 
-// As gRPC takes it; the longest it can express stands for what is longer.
+// The duration as gRPC takes it, at most the longest that gRPC can express.
 int milliseconds(std::chrono::milliseconds duration) {
   return static_cast<int>(std::min<std::int64_t>(duration.count(), 0x7fffffff - 1));
 }

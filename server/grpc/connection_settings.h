@@ -13,8 +13,8 @@ namespace lintel {
 
 struct ConnectionOptions {
   std::int64_t max_message_bytes = 4 << 20;  // of a request; gRPC's own default
-  // What gRPC may hold of all connections together: what came in and is not a whole message yet,
-  // and what waits to go out. Beyond it gRPC ends calls.
+  // Memory that gRPC may hold for all connections together: bytes received that are no whole
+  // message yet, and bytes that wait to be sent. Beyond it gRPC ends calls.
   std::int64_t memory_bytes = 256 << 20;
   int max_metadata_bytes = 16 << 10;  // of a call's headers
   int max_streams = 1024;             // calls at a time of one connection

@@ -20,7 +20,7 @@
 namespace lintel {
 namespace {
 
-// A response as gRPC is given it. Of a unary call it owns the message.
+// A response in the form that gRPC is given. Owns the message of a unary call.
 struct ResponseMessage {
   std::unique_ptr<google::protobuf::Message> owned;
   const google::protobuf::Message* message = nullptr;
@@ -71,8 +71,8 @@ class GrpcCall final : public RpcCall {
     return names.empty() ? std::string() : std::string(names[0].data(), names[0].size());
   }
   std::optional<std::chrono::system_clock::time_point> deadline() const override {
-    // In seconds first: gRPC's own conversion overflows for a deadline after 2262, which is then
-    // past.
+    // Seconds come first: gRPC's own conversion overflows for a deadline after 2262, which would
+    // then be past.
     const gpr_timespec deadline =
         gpr_convert_clock_type(context_.raw_deadline(), GPR_CLOCK_REALTIME);
     const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
@@ -112,7 +112,7 @@ class GrpcReactor final : public Base, private RpcTransport {
   static constexpr bool kReads = requires(Base & base, bool ok) { base.OnReadDone(ok); };
   static constexpr bool kWrites = requires(Base & base, bool ok) { base.OnWriteDone(ok); };
 
-  // Virtual where gRPC's reactor reads, and where it writes.
+  // gRPC's reactors declare OnReadDone virtual if they read, and OnWriteDone if they write.
   void OnReadDone(bool ok) { reactor_->OnReadDone(ok); }
   void OnWriteDone(bool ok) { reactor_->OnWriteDone(ok); }
   void OnSendInitialMetadataDone(bool ok) override { reactor_->OnWriteDone(ok); }

@@ -44,8 +44,8 @@ struct HeaderInput {
   const std::uint8_t* end;
 };
 
-// grpc_core::HPackParser::ParseInput(HPackParser::Input, bool). What is handed over by token and
-// has a destructor is handed over by its address.
+// grpc_core::HPackParser::ParseInput(HPackParser::Input, bool). The Itanium ABI passes an object
+// with a destructor by its address.
 #define LINTEL_PARSE_INPUT "_ZN9grpc_core11HPackParser10ParseInputENS0_5InputEb"
 __attribute__((visibility("default"))) absl::Status guarded_parse_input(
     void* parser, HeaderInput* input, bool is_last) __asm__(LINTEL_PARSE_INPUT);

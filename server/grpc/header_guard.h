@@ -4,9 +4,9 @@
 
 namespace lintel {
 
-// From now on a connection is closed when a header field is longer than the longest coding of
-// `max_metadata_bytes`. Of the whole process: its servers share the largest bound that was asked
-// for. Thread-safe.
+// Closes connections, from now on, when a header field is longer than the longest coding of
+// `max_metadata_bytes`. Applies to the whole process: its servers share the largest bound that was
+// asked for. Thread-safe.
 void guard_header_fields(int max_metadata_bytes);
 
 }  // namespace lintel

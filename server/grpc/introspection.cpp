@@ -23,7 +23,7 @@ namespace {
 
 namespace channelz = grpc::channelz::v1;
 
-// What gRPC says about each request, as JSON; null where there is no such thing.
+// gRPC's answer to each request, as JSON; null if there is no such object.
 char* json_of(const channelz::GetTopChannelsRequest& wire) {
   return grpc_channelz_get_top_channels(wire.start_channel_id());
 }

@@ -26,8 +26,8 @@
 namespace lintel {
 namespace {
 
-// Or half of them, where there are few. The metrics' HTTP server holds at most 23 connections, and
-// would spin where there is no descriptor for one.
+// Descriptors that connections leave for other use, at most half of all. The metrics' HTTP server
+// holds at most 23 connections, and would spin without a descriptor for one.
 constexpr int kReservedDescriptors = 32;
 constexpr std::chrono::milliseconds kShortageWait{100};
 constexpr std::chrono::seconds kWarningInterval{10};
@@ -54,7 +54,7 @@ int first_reserved_descriptor() {
   return most - std::min(kReservedDescriptors, most / 2);
 }
 
-// Whether a process listens on a unix socket.
+// True if a process listens on a unix socket.
 bool is_answered(const sockaddr_un& name) {
   const int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket < 0) return false;
@@ -180,7 +180,7 @@ void Listener::accept_all() {
     for (std::size_t i = 1; i < files.size(); ++i) {
       if (files[i].revents != 0 && !accept_waiting(files[i].fd)) shortage = true;
     }
-    // What waits stays readable: without this the thread would spin.
+    // Waiting connections stay readable: without this pause the thread would spin.
     if (shortage) ::poll(files.data(), 1, static_cast<int>(kShortageWait.count()));
   }
 }

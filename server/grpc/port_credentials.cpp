@@ -77,7 +77,7 @@ bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-// Of ours; null for another's.
+// The method of one of our services; null for another's.
 const MethodInfo* method_of(std::string_view path) {
   for (const MethodInfo& method : kMethods) {
     if (!path.empty() && path.substr(1) == method.name) return &method;
@@ -157,7 +157,7 @@ class PortCredentials final : public grpc::ServerCredentials {
     return grpc_server_add_http2_port(server, address.c_str(), credentials_);
   }
 
-  // Before credentials_, which asks them.
+  // Members that credentials_ uses, and which therefore stand before it.
   CertificateFetcher fetcher_;
   Fence fence_;
   grpc_server_credentials* credentials_ = nullptr;

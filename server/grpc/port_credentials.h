@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the server's port is secured.
+// The security of the server's port.
 #pragma once
 
 #include <grpcpp/security/server_credentials.h>
@@ -12,13 +12,14 @@
 
 namespace lintel {
 
-// With certificates TLS: every handshake takes the current ones. gRPC's C++ interface has
+// TLS with certificates: every handshake takes the current ones. gRPC's C++ interface has
 // credentials that never change or that stop serving when a file is bad for a moment; these keep
-// what was good. Without, plain text.
+// the last good ones. Plain text without certificates.
 //
-// With tokens, every call but those of health needs one, and is refused by its headers, before gRPC
-// takes its request into memory. Reflection and channelz need one too, channelz one with the role
-// admin. What roles a caller of ours needs CallScope says. Refused calls of ours are counted.
+// Tokens, if given, are needed for every call but those of health. A call without one is refused by
+// its headers, before gRPC takes its request into memory. Reflection and channelz need a token too,
+// channelz one with the role admin. CallScope says which roles calls of our services need. Refused
+// calls of our services are counted.
 //
 // Both may be null. The credentials outlive the server: it asks them, and keeps no hold on them.
 // `local_plain_text` is needed where there are tokens and no certificates: the port is a loopback
