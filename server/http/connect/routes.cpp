@@ -61,15 +61,15 @@ bool decode_url_base64(std::string text, std::string* bytes) {
   return decode_base64(text, bytes);
 }
 
-// What the query says (https://connectrpc.com/docs/protocol#unary-get-request):
+// The fields of the query (https://connectrpc.com/docs/protocol#unary-get-request):
 // connect=v1&encoding=json&message=..., in base64 with base64=1.
 struct ConnectGet {
   RpcFormat format{.protocol = RpcProtocol::kUnary, .is_json = true};
   std::string message;
 };
 
-// UNIMPLEMENTED for a compressed message, INVALID_ARGUMENT for what makes no sense, each by its
-// name; `get` has the format to say so in.
+// Fails with UNIMPLEMENTED for a compressed message and INVALID_ARGUMENT for a member that makes no
+// sense, each by its name; `get` has the format of the refusal.
 grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get) {
   std::map<std::string, std::string> members = query_members(request.query);
   const auto value_of = [&](const char* name) {
@@ -101,13 +101,13 @@ grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get) {
   return grpc::Status::OK;
 }
 
-// What a method's messages become in each protocol that streams.
+// Answers made of a method's messages, in each protocol that streams.
 
 HttpAnswer head_of(const RpcFormat& format) {
   return {200, {{"content-type", format.content_type()}, {"cache-control", "no-store"}}, {}};
 }
 
-// What the streams have in common.
+// The common part of the streams.
 class RpcStream : public StreamAnswer {
  public:
   explicit RpcStream(const RpcFormat& format) : format_(format) {}
@@ -179,7 +179,7 @@ class PlainJsonStream final : public RpcStream {
 
 grpc::Status invalid(std::string what) { return {grpc::INVALID_ARGUMENT, std::move(what)}; }
 
-// As services name it: "lintel.v1.ModelService/List".
+// The name that services use: "lintel.v1.ModelService/List".
 std::string name_of(const pb::MethodDescriptor* method) {
   return method->service()->full_name() + "/" + method->name();
 }
@@ -309,7 +309,7 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
       });
 }
 
-// Of a method that changes nothing: the request stands in the query.
+// Answers a GET of a method that changes nothing: the request stands in the query.
 void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* method,
                 HttpCalls& calls) {
   const HttpRequest& request = exchange->request();
@@ -320,7 +320,7 @@ void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* meth
   RequestMessage message;
   PlainText text = PlainText::kNone;
   if (read.ok()) {
-    // Not longer than a request's first line may be.
+    // No budget is needed: the text is no longer than a request's first line may be.
     read = read_message(get.format, method->input_type(), get.message, /*budget=*/nullptr, message,
                         text);
   }

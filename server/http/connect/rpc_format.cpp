@@ -83,7 +83,7 @@ std::string media_type(std::string_view header) {
   return type;
 }
 
-// At most `most_digits` digits and nothing else.
+// Parses a number of at most `most_digits` digits and nothing else.
 std::optional<std::int64_t> digits(std::string_view text, std::size_t most_digits) {
   std::int64_t number = 0;
   if (text.empty() || text.size() > most_digits || text.front() == '-') return std::nullopt;

@@ -45,16 +45,16 @@ struct RpcFormat {
   bool is_json = false;  // else the messages are in protobuf's own bytes
   bool is_text = false;  // gRPC-Web in base64, for browsers that show no bytes while they come
 
-  // Of the answer.
+  // The answer's content type.
   std::string content_type() const;
 };
 
-// What the header content-type stands for at a method that streams its answer, or does not. `curl
-// -d` says that it sends a form; that counts as JSON from who is no browser (it sends no Origin: a
-// page may send forms anywhere without being asked).
+// The format that the header content-type names for a method that streams its answer, or does not.
+// `curl -d` says that it sends a form; that counts as JSON if the client is no browser (it sends no
+// Origin: a page may send forms anywhere without being asked).
 RpcFormat rpc_format(const HttpRequest& request, bool server_streaming);
 
-// What keeps a request from being read: an encoding, a version of the protocol; empty: nothing.
+// The encoding or protocol version that keeps a request from being read; empty: none.
 std::string unsupported_header(const HttpRequest& request, const RpcFormat& format);
 
 // connect-timeout-ms or grpc-timeout. Nothing: none is set. `valid`: false where it makes no sense.
@@ -70,12 +70,12 @@ std::string connect_code_name(int grpc_code);
 // (https://connectrpc.com/docs/protocol#error-end-stream).
 std::string connect_error_json(const grpc::Status& status);
 
-// What ends a gRPC-Web answer: grpc-status, grpc-message and grpc-status-details-bin, a line each.
+// The end of a gRPC-Web answer: grpc-status, grpc-message and grpc-status-details-bin, a line each.
 HttpHeaders grpc_trailers(const grpc::Status& status);
 
 // An answer that is an error and nothing else, in the shape that a request of this format expects.
 HttpAnswer rpc_refusal(const RpcFormat& format, int http_status, const grpc::Status& status);
-// With the HTTP status that the call's has.
+// The same with the HTTP status of the call's status.
 HttpAnswer rpc_refusal(const RpcFormat& format, const grpc::Status& status);
 
 }  // namespace lintel

@@ -31,7 +31,7 @@ using Json = nlohmann::ordered_json;
 
 // Messages of tokens as JSON, quickly.
 
-// Who reads the JSON, which shows in its floats alone.
+// The reader of the JSON, on whom only the spelling of floats depends.
 enum class JsonReader {
   kProgram,  // protobuf's spelling: a float's 6 digits, or 9 where those are another float
   kPerson,   // what nlohmann::json makes of that spelling, as the rest of a line of JSON is
@@ -87,7 +87,7 @@ void add_name(std::string& json, std::string_view name) {
   json += "\":";
 }
 
-// Nothing where there are no values, as protobuf has it.
+// Adds a list. An empty one is left out, as in protobuf's JSON.
 template <typename Values, typename Add>
 void add_list(std::string& json, std::string_view name, const Values& values, Add add) {
   if (values.empty()) return;
@@ -110,7 +110,7 @@ void add_token_bytes(std::string& json, const Message& message) {
   });
 }
 
-// Of a chunk, and of the most likely tokens in place of one of its own.
+// Adds the tokens of a chunk, or the most likely tokens in place of one of them.
 template <typename Message>
 void add_tokens(std::string& json, const Message& message, JsonReader reader) {
   add_list(json, "tokens", message.tokens(),
@@ -166,15 +166,15 @@ std::string json_of_tokens(const v1::GenerateResponse& message) {
 
 using PlainJson = nlohmann::json;
 
-// Deeper than any request, and what protobuf's parser takes.
+// A depth beyond that of any request, and the one that protobuf's parser takes.
 constexpr int kMostDepth = 100;
-// What protobuf's parser and the message hold of an object or a list, and of a value.
+// Memory that protobuf's parser and the message hold for an object or a list, and for a value.
 constexpr JsonCosts kMessageCosts{.each_container = 96, .each_value = 16};
 constexpr const char* kSubject = "the request's JSON";
 
 JsonBounds bounds_of(JsonBudget* budget) { return {.max_depth = kMostDepth, .budget = budget}; }
 
-// Whether people write a field of bytes as text: texts, and bodies of OpenAI's API, which are JSON.
+// True if people write a field of bytes as text: texts, and bodies of OpenAI's API, which are JSON.
 bool is_text(const pb::FieldDescriptor& field) {
   constexpr std::string_view kTexts[] = {"text", "strings", "stop_string", "body", "response"};
   return field.type() == pb::FieldDescriptor::TYPE_BYTES && !field.is_map() &&
@@ -330,7 +330,7 @@ std::string write_json(const pb::Message& message) {
   const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
   if (response != nullptr && response->finished().empty()) return json_of_tokens(*response);
   std::string json;
-  // What cannot be written would be a message that no service makes.
+  // The status is ignored: no service makes a message that cannot be written.
   (void)pb::util::MessageToJsonString(message, &json);
   return json;
 }

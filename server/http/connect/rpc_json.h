@@ -32,7 +32,7 @@ grpc::Status read_plain_json(std::string_view json, JsonBudget* budget,
 
 // PlainMessages: the messages of one answer as JSON for people.
 
-// What chunks of a GenerateResponse have: all that the service sends; "text" in place of
+// The texts in chunks of a GenerateResponse: all that the service sends; "text" in place of
 // "tokenBytes"; or both.
 enum class PlainText { kNone, kAlone, kWithBytes };
 

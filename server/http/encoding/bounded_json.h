@@ -16,10 +16,10 @@ namespace lintel {
 // budget's; the message says what is wrong.
 grpc::Status parse_object(std::string_view body, JsonBudget* budget, nlohmann::json& object);
 
-// What a body that was not read is refused with. `what`: the text, "the body".
+// The status that refuses a body which could not be read. `what` names the text: "the body".
 grpc::Status json_refusal(const JsonFailure& failure, const std::string& what);
 
-// As text, with what is not UTF-8 in it replaced.
+// The JSON as text, with invalid UTF-8 replaced.
 template <typename Json>
 std::string dumped(const Json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);

@@ -15,17 +15,17 @@
 
 namespace lintel {
 
-// Made of parts in their order, which are written one after the other and freed as they are. So a
-// document takes the memory of what it is made of, and one piece. Used by one thread at a time.
+// A document of parts, which are written one after the other and freed as they are. So it takes the
+// memory of its parts, and of one piece. Used by one thread at a time.
 class JsonPieces {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 
-  // As it is.
+  // Adds the text unchanged.
   void raw(std::string text);
   // The same of a text that outlives the pieces.
   void refer(std::string_view text);
-  // As a text of JSON; what is not UTF-8 in it is replaced.
+  // Adds the text as a JSON string, with invalid UTF-8 replaced.
   void quoted(std::string text);
   // The items of a list with commas between them, each appended by `item`, which returns false
   // without having appended anything where there is none. bytes: that it holds.
@@ -36,7 +36,7 @@ class JsonPieces {
   bool is_over() const { return parts_.empty(); }
   // All that is left, of a document that is known to be short.
   std::string whole();
-  // That the parts still hold.
+  // Bytes that the parts still hold.
   std::size_t bytes() const { return bytes_; }
 
  private:

@@ -139,7 +139,7 @@ std::string read_input(const Json& json, const std::string& path, WireInput& inp
   return read_contents(json["data"], named(path, "data"), input);
 }
 
-// What says that an answer is JSON is what every answer is here.
+// Drops a parameter that asks for JSON, which every answer is; refuses one that asks for binary.
 std::string drop_binary(const char* name, const std::string& path, WireParameters& parameters) {
   const auto found = parameters.find(name);
   if (found == parameters.end()) return "";
@@ -179,7 +179,7 @@ std::string read_each(const Json& list, const std::string& path, const Read& rea
 
 using WireOutput = inference::ModelInferResponse::InferOutputTensor;
 
-// What the names of outputs begin with that are details of tokens.
+// The prefix of the names of outputs that hold details of tokens.
 constexpr std::string_view kDetail = "details.";
 
 // `write` appends a value's text. The list outlives the pieces.
@@ -231,7 +231,7 @@ void add_values(const WireOutput& tensor, JsonPieces& out) {
   out.raw("]");
 }
 
-// What every response begins with.
+// The first members of every response.
 OrderedJson head_json(const inference::ModelInferResponse& wire) {
   OrderedJson json = {{"model_name", wire.model_name()}, {"model_version", wire.model_version()}};
   if (!wire.id().empty()) json["id"] = wire.id();
@@ -387,7 +387,7 @@ void GenerateJson::add_details(const inference::ModelInferResponse& wire,
   const inference::InferTensorContents* const texts = contents_of("text");
   const inference::InferTensorContents* const special = contents_of("special");
   if (ids == nullptr || log2_probs == nullptr || texts == nullptr || special == nullptr) return;
-  // Of the first of several samples.
+  // Tokens of the first of several samples.
   int count = 0;
   const auto& head = *std::ranges::find(wire.outputs(), "details.id", &WireOutput::name);
   while (count < head.shape(1) && ids->int_contents(count) >= 0) ++count;

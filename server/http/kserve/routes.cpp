@@ -280,7 +280,7 @@ std::string show_index(HttpCalls& calls, const SharedExchange& exchange,
   return "";
 }
 
-// Not empty: what is wrong with them.
+// Returns what is wrong with the parameters; empty: nothing.
 std::string read_repository_parameters(
     const nlohmann::json& parameters,
     google::protobuf::Map<std::string, inference::ModelRepositoryParameter>& wire) {

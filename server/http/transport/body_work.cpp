@@ -9,14 +9,14 @@
 
 namespace lintel {
 
-// Of one body. Its charge ends with it.
+// The budget of one body. Its charge ends with it.
 class BodyWork::Budget final : public JsonBudget {
  public:
   explicit Budget(const BodyWork& work)
       : memory_bytes_(work.memory_bytes_), counters_(work.counters_), draining_(work.draining_) {}
   ~Budget() override { counters_.body_bytes.fetch_sub(charged_); }
 
-  // Of the body, which was let in before.
+  // Charges the body itself, which was admitted before.
   void hold(std::size_t bytes) {
     charged_ += static_cast<std::int64_t>(bytes);
     counters_.body_bytes.fetch_add(static_cast<std::int64_t>(bytes));
@@ -43,7 +43,7 @@ class BodyWork::Budget final : public JsonBudget {
 
 namespace {
 
-// Whose turn a body takes: "ipv4:127.0.0.1:40000" without its port, where there is no identity.
+// The caller whose turn a body takes: "ipv4:127.0.0.1" without a port, if there is no identity.
 std::string caller_of(const HttpRequest& request) {
   if (request.caller && !request.caller->name.empty()) return request.caller->name;
   if (!request.certificate.empty()) return "x509:" + request.certificate;
@@ -151,7 +151,7 @@ void BodyWork::run(Reading reading) noexcept {
   if (!refused.ok()) reading.exchange->abort();  // there is no memory to say so
 }
 
-// What is left when the object stops is run, too: it ends at once.
+// Jobs that are left when the object stops are run, too: they end at once.
 void BodyWork::work() {
   for (;;) {
     Job job;

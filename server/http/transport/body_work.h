@@ -34,8 +34,8 @@ class BodyWork {
  public:
   static constexpr std::size_t kShortBytes = 32 << 10;
 
-  // memory_bytes: that bodies may hold, all of them together, with those that are being received.
-  // `counters` outlive the object.
+  // memory_bytes: the most that all bodies may hold, with those that are being received. `counters`
+  // outlive the object.
   BodyWork(std::int64_t memory_bytes, HttpCounters& counters);
   ~BodyWork();  // stop(), for as long as it takes
   BodyWork(const BodyWork&) = delete;
@@ -55,8 +55,8 @@ class BodyWork {
   using Work = std::function<void(const grpc::Status& status)>;
   bool run_in_turn(const HttpRequest& request, std::size_t bytes, Work work) EXCLUDES(mutex_);
 
-  // From any thread: ends what is being read, and what comes from now on. It is answered with
-  // UNAVAILABLE.
+  // Ends bodies that are being read and those that come later, with UNAVAILABLE. May be called from
+  // any thread.
   void begin_drain() EXCLUDES(mutex_);
   // Ends what waits, and returns whether all has ended within `timeout`: reading ends soon, but
   // what a call begins with may take longer. If so, nothing runs afterwards. Idempotent; one

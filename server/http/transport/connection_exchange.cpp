@@ -10,9 +10,9 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Of the same strand. If no thread is on it, a function runs at once on the calling thread. Waking
-// a thread of the io_context costs more than most functions do: writing a piece that the socket
-// takes.
+// The executor of the same strand that runs a function at once on the calling thread if no other
+// thread is on the strand. Waking a thread of the io_context costs more than most functions do,
+// such as writing a piece that the socket takes.
 class HereExecutor {
  public:
   using Io = asio::io_context::executor_type;
@@ -26,7 +26,7 @@ class HereExecutor {
     std::decay_t<Function> now(std::forward<Function>(function));
     now();
   }
-  // What came to the strand meanwhile.
+  // Queues functions that came to the strand meanwhile.
   template <typename Function, typename Allocator>
   void post(Function&& function, const Allocator& allocator) const {
     io_.post(std::forward<Function>(function), allocator);

@@ -26,7 +26,7 @@ class AnsweringConnection {
   virtual ConnectionStrand strand() = 0;
   virtual bool is_shut() const = 0;
   virtual void send_whole(HttpAnswer answer, const HttpRequest& request) = 0;
-  // In the place of a handler's answer.
+  // Answers in the place of a handler.
   virtual void refuse_exchange(const HttpRequest& request, const grpc::Status& status) = 0;
   virtual void begin_pieces(const HttpAnswer& head, const HttpRequest& request) = 0;
   // `taken`: true as soon as little waits to be written, false once the client is gone.
@@ -39,9 +39,9 @@ class AnsweringConnection {
   virtual void fail() noexcept = 0;
 };
 
-// From any thread. Everything happens on the strand, on the calling thread where no other is on it.
-// An exchange is over with its answer: calls on it during a later request are dropped. Where there
-// is no memory for a call the connection ends.
+// The exchange of a connection, for any thread. Calls run on the strand, on the calling thread if
+// no other is on it. An exchange is over with its answer: calls on it during a later request are
+// dropped. The connection ends if there is no memory for a call.
 class ConnectionExchange final : public HttpExchange {
  public:
   ConnectionExchange(std::shared_ptr<AnsweringConnection> connection, HttpRequest request,

@@ -13,12 +13,12 @@
 namespace lintel {
 namespace {
 
-// What gRPC takes as the value of a header: services see the same over both transports.
+// True if gRPC takes the text as the value of a header: services see the same over both transports.
 bool is_metadata(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-// Runs what ends an exchange. Where there is no memory for that, its connection is cut.
+// Runs a function that ends an exchange. Cuts the connection if there is no memory for that.
 template <typename Function>
 void end_or_abort(HttpExchange& exchange, Function function) noexcept {
   const grpc::Status ended = catch_exceptions([&] {
@@ -35,7 +35,7 @@ using NextPiece = HttpCalls::NextPiece;
 struct HttpCalls::Handlers {
   // Begins the answer before its first message; null: it begins with its end.
   std::function<void()> begin;
-  // What a message becomes in the answer; empty: nothing is written for it.
+  // Turns a message into a piece of the answer; empty: nothing is written for it.
   std::function<grpc::Status(const google::protobuf::Message&, std::string& piece)> message;
   // Answers the exchange, or ends its answer, or returns what ends it. `response`: of a unary call,
   // else null.
@@ -73,7 +73,7 @@ class HttpCalls::Call final : public RpcCall,
     piece_.run = &Call::on_piece;
   }
 
-  // What it throws leaves nothing of the call.
+  // Starts the call. If it throws, nothing of the call is left.
   void start(Timeout timeout) {
     // A weak one: the exchange must not keep the call that keeps the exchange.
     exchange_->when_gone([weak = weak_from_this()] {
@@ -83,7 +83,7 @@ class HttpCalls::Call final : public RpcCall,
     calls_.enter();
     self_ = shared_from_this();
     const bool is_long = request_bytes_ > BodyWork::kShortBytes;
-    // What has read it is a thread of BodyWork in the caller's turn: bodies that wait are texts.
+    // A thread of BodyWork read this body in the caller's turn: bodies that wait are still texts.
     if (has_object_ && is_long) {
       const std::shared_ptr<Call> call = self_;
       return run(start_);
@@ -108,7 +108,7 @@ class HttpCalls::Call final : public RpcCall,
     post(start_);
   }
 
-  // Runs a task. What it throws ends the call.
+  // Runs a task. An exception ends the call.
   void run(const Task& task) noexcept {
     catch_exceptions([&] { (this->*task.run)(); }, [&] { lose(); });
   }
@@ -150,7 +150,7 @@ class HttpCalls::Call final : public RpcCall,
   KeptAnswer* kept_answer() override { return handlers_.kept.get(); }
   bool is_charged() const override { return handlers_.is_charged; }
   const RequestMemory::Charge* memory() const override { return has_object_ ? &memory_ : nullptr; }
-  // Those that every answer has are the connection's to add.
+  // Skips the headers that the connection adds to every answer.
   void add_header(const std::string& name, const std::string& value) override {
     if (name != "x-request-id" && name != "lintel-replica") exchange_->add_header(name, value);
   }
@@ -207,7 +207,7 @@ class HttpCalls::Call final : public RpcCall,
       }
       RequestMessage request;
       if (method_.type != RpcMethod::Type::kBidiStream) request = std::move(request_);
-      // From here on what is made of the request is charged.
+      // The method charges what it makes of the request from here on.
       if (method_.type != RpcMethod::Type::kBidiStream) memory_.shrink_to(0);
       reactor_ = method_.run(*this, request, response_.get());
       return grpc::Status::OK;
@@ -229,7 +229,7 @@ class HttpCalls::Call final : public RpcCall,
   void on_cancel() EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
-      // Before it is bound on_start comes back to this.
+      // Cancelling waits until the reactor is bound; on_start calls this again then.
       if (!is_bound_ || is_done_ || std::exchange(is_cancelling_, true)) return;
     }
     reactor_->cancel();
@@ -300,7 +300,7 @@ class HttpCalls::Call final : public RpcCall,
   }
 
   void on_finish() {
-    // Once more when the last message is out.
+    // Called again when the last message is out.
     bool is_written = false;
     if (message_ != nullptr && status_.ok() && write_message(finish_, is_written)) return;
     grpc::Status status;
@@ -313,8 +313,8 @@ class HttpCalls::Call final : public RpcCall,
     on_piece();
   }
 
-  // Of an answer that is written when the call has ended: it is done once the last piece is out, or
-  // the client gone.
+  // Writes the next piece of an answer that is written after the call's end. Done once the last
+  // piece is out, or the client gone.
   void on_piece() {
     const bool is_written =
         next_piece_ != nullptr && catch_exceptions([&] { return write_piece(); },
@@ -382,7 +382,7 @@ class HttpCalls::Call final : public RpcCall,
   Handlers handlers_;
   RpcReactor* reactor_ = nullptr;
 
-  // Of the operations under way, of which there is one of each kind.
+  // Operations under way, of which there is one of each kind.
   Task start_, cancel_, read_, begin_, write_, written_, finish_, piece_;
   NextPiece next_piece_;  // null: the answer is out
   RequestMessage* read_into_ = nullptr;

@@ -26,14 +26,14 @@ namespace lintel {
 
 class BodyWork;
 
-// How the messages of a call become an answer in pieces. Used by one thread at a time.
+// Turns the messages of a call into an answer in pieces. Used by one thread at a time.
 class StreamAnswer {
  public:
   virtual ~StreamAnswer() = default;
   // Status and headers; asked for once, as the call is admitted or with the first piece.
   virtual HttpAnswer head() = 0;
-  // What a message becomes; may be empty. A status that is not OK ends the call, and tail() gets
-  // it.
+  // Turns a message into a piece; may be empty. A status that is not OK ends the call, and tail()
+  // gets it.
   virtual grpc::Status piece(const google::protobuf::Message& message, std::string& out) = 0;
   // The last piece, of a call that ended with this status after its head was sent. Nothing: the
   // connection is cut, so that the client sees that the answer is not whole.
@@ -61,7 +61,7 @@ class HttpCalls {
   HttpCalls(const HttpCalls&) = delete;
   HttpCalls& operator=(const HttpCalls&) = delete;
 
-  // As long as the call may take; nothing: as long as it takes.
+  // The time that the call may take; nothing: no limit.
   using Timeout = std::optional<std::chrono::milliseconds>;
   // `method`: "lintel.v1.ModelService/List", one of the services'. Functions are called by the
   // object's threads, those of one call one at a time; they must not block.
@@ -100,8 +100,8 @@ class HttpCalls {
   // An empty charge of that caller.
   RequestMemory::Charge charge_of(const HttpExchange& exchange) const;
 
-  // Whether all calls have ended within `timeout`. If so, nothing of them runs any more, and what
-  // their exchanges need may go. By one thread, once there are no new calls.
+  // Returns whether all calls have ended within `timeout`: then nothing of them runs any more, and
+  // objects that their exchanges need may go. Called by one thread, once there are no new calls.
   bool stop(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
 
   // Timeouts of calls that have not ended; for tests.
@@ -110,7 +110,7 @@ class HttpCalls {
  private:
   class Call;
   struct Handlers;
-  // What a thread is to do next. A part of its call; waits in one list at a time.
+  // The next work of a thread. Belongs to its call; waits in one list at a time.
   struct Task {
     std::shared_ptr<Call> call;  // while it waits or runs
     void (Call::*run)() = nullptr;
@@ -125,7 +125,7 @@ class HttpCalls {
   void start(const SharedExchange& exchange, const std::string& method, RequestMessage request,
              Handlers handlers, Timeout timeout, HttpHeaders headers);
   void post(Task& task, std::shared_ptr<Call> call) noexcept EXCLUDES(mutex_);
-  // At that time the call is cancelled, unless it has ended.
+  // Cancels the call at that time, unless it has ended.
   void add_deadline(SteadyTime time, Call& call) EXCLUDES(mutex_);
   void enter() noexcept EXCLUDES(mutex_);
   // The call has ended; the caller still holds it.

@@ -41,11 +41,11 @@ namespace lintel {
 
 // ClientDeadline: how long a connection waits for its client, by one timer for all it waits for.
 
-// Whose handlers Asio runs.
+// The object whose handlers Asio runs.
 class HandlerOwner {
  public:
   virtual ~HandlerOwner() = default;
-  // Ends it, for an exception that is being handled. From any thread.
+  // Ends the owner, for an exception that is being handled. From any thread.
   virtual void fail() noexcept = 0;
   // Notes that a handler of it will never run. From any thread, also when Asio is being taken down.
   virtual void lose() noexcept = 0;
@@ -80,8 +80,8 @@ class OwnedHandler {
   Function function_;
 };
 
-// Used on the strand. A deadline that is moved on, as every write does, costs no call of the
-// system: the timer looks again when it is over.
+// Used on the strand. Moving the deadline on, as every write does, needs no system call: the timer
+// checks it again when it expires.
 class ClientDeadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -89,14 +89,14 @@ class ClientDeadline {
   template <typename Strand>
   explicit ClientDeadline(const Strand& strand) : timer_(strand) {}
 
-  // Before all else. `expired` is called on the strand. The owner, of which this is a part, lives
-  // until cancel() or the deadline.
+  // Called before all else. `expired` is called on the strand. The owner, of which this is a part,
+  // lives until cancel() or the deadline.
   void bind(std::weak_ptr<HandlerOwner> owner, std::function<void()> expired) {
     owner_ = std::move(owner);
     expired_ = std::move(expired);
   }
 
-  // From now on the client has this long; nothing: as long as it likes.
+  // Gives the client this long from now on; nothing: no limit.
   void allow(std::optional<Clock::duration> time) {
     deadline_ = time ? Clock::now() + *time : Clock::time_point::max();
     if (!time || (waits_ && timer_.expiry() <= deadline_)) return;
@@ -121,7 +121,7 @@ class ClientDeadline {
     left > Clock::duration::zero() ? allow(left) : expired_();
   }
 
-  // Of the strand's own type: an executor of any type needs memory where Asio may not throw.
+  // The strand's own type: an executor of any type needs memory where Asio may not throw.
   using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
   boost::asio::basic_waitable_timer<Clock, boost::asio::wait_traits<Clock>, Strand> timer_;
   std::weak_ptr<HandlerOwner> owner_;
@@ -159,7 +159,7 @@ class AnswerBytes {
     if (chunked_ && !bodiless_) gathered_ += "0\r\n\r\n";
   }
 
-  // What is to be written now, until so much of it was written; empty: nothing is.
+  // The bytes to write now, until that many were written; empty: none.
   std::string_view in_flight() {
     if (written_ == in_flight_.size()) {
       written_ = 0;
@@ -171,7 +171,7 @@ class AnswerBytes {
   }
   void written(std::size_t bytes) { written_ += bytes; }
 
-  // Waits for the write in progress.
+  // Bytes that wait for the write in progress.
   std::size_t gathered() const { return gathered_.size(); }
   void drop_gathered() { gathered_.clear(); }
 
@@ -195,17 +195,17 @@ using Socket = asio::basic_stream_socket<asio::generic::stream_protocol, Connect
 // Bytes that wait to be written before a stream is paused: enough for the pieces of a step, little
 // enough for a thousand clients that read nothing.
 constexpr std::size_t kGathered = std::size_t{16} << 10;
-// Read ahead while a request is answered: what its client sends meanwhile, or that it is gone.
+// Bytes read ahead while a request is answered: the client's next ones, or its end.
 constexpr std::size_t kReadAhead = 4096;
 constexpr std::size_t kReadAtOnce = std::size_t{64} << 10;
-// What of a WebSocket's next message is read while the one before it is answered. The rest waits in
-// the socket: a turn may take as long as it likes, and others need the memory for bodies.
+// The most bytes of a WebSocket's next message that are read while the one before it is answered.
+// The rest waits in the socket: a turn may take any time, and others need the memory for bodies.
 constexpr std::size_t kMessageAhead = std::size_t{16} << 10;
-// What came and makes no sense without more: headers, a chunk's extension, trailers. What is longer
-// is refused.
+// The most bytes that make no sense without more: headers, a chunk's extension, trailers. Longer
+// ones are refused.
 constexpr std::size_t kBufferBytes = std::size_t{96} << 10;
-// What the system holds of an answer that its client does not take: without a bound some megabytes
-// for each of a thousand clients.
+// Bytes that the system buffers of an answer that its client does not take: without a bound, some
+// megabytes for each of a thousand clients.
 constexpr int kSendBufferBytes = 128 << 10;
 // A refused request's rest is read for so long, and so far, for its client to get to the answer: a
 // socket that is closed with unread bytes takes the answer back.
@@ -264,7 +264,7 @@ class Connection final : public HttpConnection,
 
  private:
   ConnectionStrand strand() override { return socket_of(stream_).get_executor(); }
-  // Also when what is answered no longer has a recipient.
+  // True also if the answer no longer has a recipient.
   bool is_shut() const override { return phase_ == Phase::kShut || is_closing_; }
 
   template <typename Function>
@@ -385,7 +385,7 @@ class Connection final : public HttpConnection,
     is_reading_heads_ = false;
   }
 
-  // Of an idle connection. A read under way has its memory.
+  // Shrinks the buffer of an idle connection. A read under way has its memory.
   void shrink_buffer() {
     if (!reading_ && buffer_.capacity() > kReadAtOnce / 2) buffer_.shrink_to_fit();
   }
@@ -424,7 +424,7 @@ class Connection final : public HttpConnection,
     }
   }
 
-  // More of what makes no sense yet. Returns whether there is room for it.
+  // Reads more of a part that makes no sense yet. Returns whether there is room for it.
   bool read_more() {
     const std::size_t room = boost::beast::read_size(buffer_, kReadAtOnce);
     if (room > 0) read(room);
@@ -467,7 +467,7 @@ class Connection final : public HttpConnection,
     return parser_->problem().empty() ? error.message() : std::string(parser_->problem());
   }
 
-  // The parsed head, as routes get it. Where it could not be parsed, as far as it came.
+  // Takes the parsed head, as routes get it. If it could not be parsed, takes it as far as it came.
   void take_head() {
     keep_alive_ = parser_->is_header_done() && parser_->keep_alive() && !state_.draining && !aged_;
     http_10_ = parser_->is_http_10();
@@ -571,7 +571,7 @@ class Connection final : public HttpConnection,
                   !has_enough_ahead());
   }
 
-  // Of the next message, while the one before it is answered.
+  // True if enough of the next message was read while the one before it is answered.
   bool has_enough_ahead() const {
     return phase_ == Phase::kAnswering && web_socket_->reader.message_bytes() >= kMessageAhead;
   }
@@ -636,7 +636,7 @@ class Connection final : public HttpConnection,
     socket.has_message = false;
     begin_answering();
     bytes_.begin({}, /*chunked=*/false, /*bodiless=*/false);
-    // As it is known now: the token may have been revoked.
+    // The caller is identified again: the token may have been revoked.
     const grpc::Status known = identify_caller(state_, *socket.route, socket.handshake);
     const auto exchange = std::make_shared<ConnectionExchange>(
         this->shared_from_this(), socket.handshake, socket.reader.take_message());
@@ -722,8 +722,8 @@ class Connection final : public HttpConnection,
     answer_now(refusal(state_.routes, request_, route_, http_status, status));
   }
 
-  // Without a route. What is left of the request's body is not read: the connection ends with the
-  // answer where there is any.
+  // Answers without a route. The rest of the request's body is not read: if there is any, the
+  // connection ends with the answer.
   void answer_now(HttpAnswer answer) {
     if (parser_ && !parser_->is_done()) keep_alive_ = false;
     if (request_.request_id.empty()) request_.request_id = request_id_from({});
@@ -816,12 +816,12 @@ class Connection final : public HttpConnection,
 
   void when_gone(std::function<void()> gone) override { gone_ = std::move(gone); }
 
-  // From here on the answer is silent.
+  // Starts the time after which a silent answer gets a heartbeat.
   void await_piece() {
     if (!heartbeat_.empty()) silence_.allow(state_.options.heartbeat_ms);
   }
 
-  // Not where its client has not taken what came before.
+  // Writes a heartbeat, unless the client has not taken what came before.
   void on_silence() {
     if (phase_ != Phase::kAnswering || heartbeat_.empty()) return;
     if (!writing_ && bytes_.gathered() == 0) {
@@ -923,13 +923,13 @@ class Connection final : public HttpConnection,
     watch();
   }
 
-  // What answers hears that its client is gone.
+  // Lets the handler that answers know that its client is gone.
   void end_handler() {
     if (taken_) std::exchange(taken_, nullptr)(false);
     if (gone_) std::exchange(gone_, nullptr)();
   }
 
-  // While nothing is answered.
+  // Ends a connection on which nothing is answered.
   void end_idle() {
     if (!web_socket_) return shut();
     close_socket(WebSocketClose::kGoingAway, "the server ends the connection");
@@ -998,7 +998,7 @@ class Connection final : public HttpConnection,
     const HttpHandler handle;
     WebSocketReader reader;
     bool has_message = false;  // that waits to be answered
-    // Of a message that comes while the one before it is answered; deadline_ is the answer's then.
+    // The time of a message that comes while the one before it, with deadline_, is answered.
     ClientDeadline message_deadline;
     bool is_message_due = false;  // it runs
   };
@@ -1015,7 +1015,7 @@ class Connection final : public HttpConnection,
 std::shared_ptr<HttpConnection> make_http_connection(asio::io_context& io, int fd,
                                                      std::shared_ptr<asio::ssl::context> tls,
                                                      std::string peer, HttpServerState& state) {
-  // Closed where there is no memory for a socket.
+  // Closes the descriptor if there is no memory for a socket.
   struct Descriptor {
     int fd;
     ~Descriptor() {

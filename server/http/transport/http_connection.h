@@ -25,7 +25,7 @@ class context;
 
 namespace lintel {
 
-// What all connections share; outlives them.
+// State that all connections share; outlives them.
 struct HttpServerState {
   const HttpOptions& options;
   const HttpRoutes& routes;
@@ -51,11 +51,11 @@ class HttpConnection {
   virtual ~HttpConnection() = default;
   // `closed` is called once, from the strand, when nothing will be read or written any more.
   virtual void start(std::function<void()> closed) = 0;
-  // From any thread: closes it as soon as no request is being answered.
+  // Closes the connection as soon as no request is being answered. From any thread.
   virtual void drain() = 0;
-  // From any thread: closes it now.
+  // Closes the connection now. From any thread.
   virtual void close() = 0;
-  // From any thread: something that it waited for will never come, for there was no memory to tell.
+  // True if the connection waits for an event that was lost for want of memory. From any thread.
   virtual bool is_lost() const = 0;
 };
 

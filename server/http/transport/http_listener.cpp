@@ -30,7 +30,7 @@ namespace lintel {
 namespace asio = boost::asio;
 namespace {
 
-// Where a connection comes from.
+// The address that a connection comes from.
 struct PeerAddress {
   std::string text;  // as gRPC writes it: "ipv4:127.0.0.1:40000", "ipv6:[::1]:40000", "unix:"
   std::string host;  // without the port; empty of a unix socket
@@ -64,7 +64,7 @@ struct Descriptor {
   }
 };
 
-// Of the exception that is being handled.
+// Logs the exception that is being handled.
 void log_caught(const char* what) noexcept {
   try {
     spdlog::error("{}: {}", what, status_of_exception().error_message());
@@ -208,7 +208,7 @@ struct HttpListener::Impl {
   int open GUARDED_BY(mutex) = 0;
   std::map<std::string, int> clients GUARDED_BY(mutex);  // connections of an address
   asio::io_context io;
-  // After the io_context, whose parts they hold.
+  // Declared after the io_context, parts of which the connections hold.
   std::unordered_map<const HttpConnection*, std::shared_ptr<HttpConnection>> connections
       GUARDED_BY(mutex);
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work;

@@ -34,8 +34,8 @@ class HttpListener {
     bool uses_reserve = false;                               // see Listener
   };
 
-  // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
-  // be listened on.
+  // REQUIRES: the objects that `parts` refers to outlive this one. Throws std::runtime_error if the
+  // address cannot be listened on.
   explicit HttpListener(const Parts& parts);
   ~HttpListener();  // stop()
 

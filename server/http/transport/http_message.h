@@ -51,8 +51,8 @@ struct HttpAnswer {
   int status = 200;
   HttpHeaders headers;
   std::string body;
-  // Of an answer in pieces: a piece that says nothing, for clients and proxies that give up on a
-  // silent answer. It is written when there was no piece for HttpOptions::heartbeat_ms, and so on.
+  // A piece without content for an answer in pieces, for clients and proxies that give up on a
+  // silent answer. Written whenever there was no piece for HttpOptions::heartbeat_ms.
   // Empty: none.
   std::string heartbeat = {};
 };
@@ -67,8 +67,8 @@ inline HttpAnswer json_answer(int status, std::string body) {
 // exchange that is destroyed unanswered is answered with 500.
 //
 // Thread-safe. Callbacks run on a thread of HTTP's or on one that calls the exchange, also before
-// that call returns, one at a time; they must not block. What is asked of an exchange whose client
-// is gone does nothing (but write still calls back).
+// that call returns, one at a time; they must not block. Calls on an exchange whose client is gone
+// do nothing (but write still calls back).
 class HttpExchange {
  public:
   virtual ~HttpExchange() = default;
@@ -94,7 +94,7 @@ class HttpExchange {
   virtual void abort() = 0;
 
   // Called once, when the client goes before its answer is out; at once when it is gone already.
-  // Of several calls the last one's function counts.
+  // The function of the last call counts.
   virtual void when_gone(std::function<void()> gone) = 0;
 };
 
@@ -120,7 +120,7 @@ struct HttpOptions {
   int max_connections = 1024;
   int max_client_connections = 256;  // of one address
   int max_header_bytes = 16 << 10;   // of a request: its first line and its headers
-  // What came of requests' bodies and is not yet handed on, of all connections together.
+  // Bytes of requests' bodies that are not yet handed on, of all connections together.
   std::int64_t memory_bytes = 64 << 20;
   std::chrono::milliseconds header_timeout_ms{
       10'000};                                         // from a request's first byte to its headers

@@ -26,7 +26,7 @@ std::vector<std::string> segments_of(std::string_view path) {
   return segments;
 }
 
-// What stands for the wildcards of `pattern`; nothing where the path does not fit.
+// The parts of the path that the wildcards of `pattern` match; nothing if the path does not match.
 std::optional<std::vector<std::string>> match(const std::vector<std::string>& pattern,
                                               const std::vector<std::string>& path) {
   std::vector<std::string> parameters;

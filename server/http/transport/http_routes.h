@@ -13,11 +13,11 @@
 
 namespace lintel {
 
-// Runs on a thread of HTTP's and must not block; answers now or later. What it throws is a 500.
+// Runs on a thread of HTTP's and must not block; answers now or later. An exception is a 500.
 using HttpHandler = std::function<void(const SharedExchange&)>;
-// Makes what answers the messages of one WebSocket, one after the other: each is the body of an
-// exchange, whose request is the handshake's. What the handler writes are frames, see websocket.h;
-// of an answer only the body is sent. Runs on a thread of HTTP's and must not block.
+// Makes the handler of the messages of one WebSocket, one after the other: each is the body of an
+// exchange, whose request is the handshake's. The handler writes frames, see websocket.h; of an
+// answer only the body is sent. Runs on a thread of HTTP's and must not block.
 using HttpSocketOpener = std::function<HttpHandler(const HttpRequest& handshake)>;
 // An error in the shape that a route's clients read. `http_status`: what the answer should have.
 using HttpRefusal =
@@ -54,9 +54,9 @@ struct HttpRoute {
   // Replaces its protocol's; empty: that is used.
   HttpRefusal refuse = {};
   bool is_open = false;  // answers without a token, too
-  // A GET with `Upgrade: websocket`; null: as one without.
+  // Opens a WebSocket for a GET with `Upgrade: websocket`; null: the header is ignored.
   HttpSocketOpener open_socket = {};
-  // Of a message that is refused before its handler is called: the body is a frame.
+  // Refuses a message before its handler is called: the body is a frame.
   HttpRefusal refuse_message = {};
 };
 
@@ -78,9 +78,9 @@ class HttpRoutes {
   // Of a path, with a route or without: the one with the longest path. Where none was added that
   // fits, HttpProtocol as it is.
   const HttpProtocol& protocol_of(std::string_view path) const;
-  // In the order in which they were added; for tests. As long as none is added.
+  // The routes in the order in which they were added, for tests. Valid until another is added.
   std::vector<const HttpRoute*> all() const;
-  // Those that pages of other origins may read, of all protocols, with commas.
+  // Headers that pages of other origins may read, of all protocols, separated by commas.
   std::string exposed_headers() const;
 
  private:
@@ -92,7 +92,7 @@ class HttpRoutes {
   std::vector<const HttpProtocol*> protocols_;
 };
 
-// %41 as A. What is no such code stays as it is.
+// Decodes %41 as A. Other text stays as it is.
 std::string percent_decoded(std::string_view text);
 
 }  // namespace lintel

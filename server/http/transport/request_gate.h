@@ -13,13 +13,13 @@
 
 namespace lintel {
 
-// In the shape of the route; null: there is none, and the shape is that of the request's path.
+// A refusal in the shape of the route, or of the request's path if there is no route (null).
 HttpAnswer refusal(const HttpRoutes& routes, const HttpRequest& request, const HttpRoute* route,
                    int http_status, const grpc::Status& status);
 
-// Nothing: the request goes to `route`, and has its parameters. Also what has no body to wait for:
-// the answer to a browser that asks whether a page may call. Where a route was found `route` is
-// set, also with a refusal. `is_http_10`: then no host is needed.
+// Returns an answer if the request needs no body: a refusal, or the answer to a browser that asks
+// whether a page may call. Nothing: the request goes to `route`, and has its parameters. If a route
+// was found, `route` is set even with a refusal. `is_http_10`: no host is needed.
 std::optional<HttpAnswer> answer_head(const HttpServerState& state, HttpRequest& request,
                                       bool is_http_10, const HttpRoute*& route);
 
@@ -29,7 +29,7 @@ grpc::Status identify_caller(const HttpServerState& server, const HttpRoute& rou
 
 // A line of the log: what no call's line will tell of.
 void log_refusal(const HttpRequest& request, const std::string& peer, int http_status);
-// Likewise, of the exception that is being handled.
+// Logs the exception that is being handled, likewise.
 void log_exception(const std::string& peer) noexcept;
 
 }  // namespace lintel

@@ -100,7 +100,7 @@ std::vector<std::string_view> values_of(const HttpRequest& request, std::string_
   return values;
 }
 
-// Whether a header's value continues on the next line, which is obsolete: Beast joins the parts, so
+// True if a header's value continues on the next line, which is obsolete: Beast joins the parts, so
 // that the value does not directly follow its name.
 bool is_folded(boost::beast::string_view name, boost::beast::string_view value) {
   const char* at = name.data() + name.size() + 1;  // after the ':'

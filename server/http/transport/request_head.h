@@ -29,13 +29,13 @@ class OriginRules {
   OriginRules(std::vector<std::string> allowed, const ListenAddress& address,
               std::vector<std::string> hosts = {});
 
-  // Whether the server may be called by the name in the request's Host. A request that has none is
-  // no browser's.
+  // True if the server may be called by the name in the request's Host. Requests without Host come
+  // from no browser.
   bool takes_host(const HttpRequest& request) const;
-  // Whether the page that the request comes from may call. REQUIRES: takes_host(request).
+  // True if the page that the request comes from may call. REQUIRES: takes_host(request).
   bool takes(const HttpRequest& request) const;
-  // Of the answer, for a browser to show it to the page, with the headers named in `exposed`; none
-  // where no flag names the page.
+  // Headers of the answer that let a browser show it to the page, with the headers named in
+  // `exposed`; none if no flag names the page.
   HttpHeaders headers_for(const HttpRequest& request, const std::string& exposed) const;
   // The answer to a preflight request; REQUIRES: takes(request).
   HttpAnswer preflight(const HttpRequest& request) const;
@@ -49,15 +49,15 @@ class OriginRules {
   const HostRules hosts_;
 };
 
-// ASCII's letters; all else as it is.
+// Lowers ASCII's letters; all else stays as it is.
 std::string lower(std::string_view text);
 
-// Whether a request's head announces a body that is not empty.
+// True if a request's head announces a body that is not empty.
 bool announces_body(const HttpRequest& request);
 
 // Reads one request: Beast finds first line, headers and chunks, and this keeps what is of use and
-// refuses what two readers could understand in two ways. Of trailers and chunk extensions nothing
-// is kept. One thread.
+// refuses what two readers could understand in two ways. Drops trailers and chunk extensions. One
+// thread.
 class RequestParser final : public boost::beast::http::basic_parser<true> {
  public:
   using ErrorCode = boost::system::error_code;
@@ -69,15 +69,15 @@ class RequestParser final : public boost::beast::http::basic_parser<true> {
   // are more than kMaxHeaders headers. `max_body_bytes`: more is http::error::body_limit.
   RequestParser(std::size_t max_header_bytes, std::size_t max_body_bytes);
 
-  // Method, path, query and headers as far as they came, their names in lower case. Without what
-  // the connection knows: peer, certificate and the request's id. Once.
+  // Method, path, query and headers as far as they came, their names in lower case. The connection
+  // adds peer, certificate and the request's id. REQUIRES: called once.
   HttpRequest take_head() { return std::move(head_); }
   bool is_http_10() const { return version_ < 11; }
-  // Whether the head announces more than max_body_bytes. REQUIRES: is_header_done().
+  // True if the head announces more than max_body_bytes. REQUIRES: is_header_done().
   bool is_too_long() const;
-  // What came of the body so far.
+  // The part of the body that has come so far.
   std::string& body() { return body_; }
-  // What is wrong where put() failed; empty: its error code says all.
+  // The problem that made put() fail; empty: its error code says all.
   std::string_view problem() const { return problem_; }
 
  private:
@@ -111,7 +111,7 @@ class RequestParser final : public boost::beast::http::basic_parser<true> {
 // The first bytes of every HTTP/2 client (RFC 9113, 3.4).
 inline constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-// What a server says first, and to its client's settings: gRPC sends no call before.
+// The server's first frames, with the reply to its client's settings: gRPC sends no call before.
 std::string http2_settings();
 
 struct Http2Frames {

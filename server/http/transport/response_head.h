@@ -36,7 +36,7 @@ struct ResponseHead {
   std::string common() const;
 };
 
-// What stands before a chunk: "1a\r\n".
+// The line before a chunk: "1a\r\n".
 std::string chunk_size_line(std::size_t size);
 
 }  // namespace lintel

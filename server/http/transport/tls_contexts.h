@@ -23,8 +23,8 @@ class TlsContexts {
   explicit TlsContexts(std::shared_ptr<Certificates> certificates);
   ~TlsContexts();
 
-  // For a handshake that begins now: of the current certificates. Throws what OpenSSL says where it
-  // cannot take them.
+  // The context of the current certificates, for a handshake that begins now. Throws OpenSSL's
+  // error if it refuses them.
   std::shared_ptr<boost::asio::ssl::context> current() EXCLUDES(mutex_);
 
  private:

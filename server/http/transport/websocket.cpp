@@ -27,7 +27,7 @@ constexpr std::size_t kMostControlBytes = 125;
 
 std::uint8_t byte_of(char c) { return static_cast<std::uint8_t>(c); }
 
-// Whether one of the values of a header, which are separated by commas, is `value`.
+// True if `value` is among the values of a header, which are separated by commas.
 bool has_value(std::string_view header, std::string_view value) {
   while (!header.empty()) {
     std::string_view each = header.substr(0, header.find(','));
@@ -39,7 +39,7 @@ bool has_value(std::string_view header, std::string_view value) {
   return false;
 }
 
-// Of 16 bytes in base64.
+// True for 16 bytes in base64.
 bool is_key(std::string_view key) {
   return key.size() == 24 && key.ends_with("==") &&
          std::ranges::all_of(key.substr(0, 22), [](char c) {
@@ -86,7 +86,7 @@ bool is_utf8(std::string_view text) {
   for (std::size_t at = 0; at < text.size(); at += kPiece) {
     characters.clear();
     stream.push(text.substr(at, kPiece), characters);
-    // What is no character was replaced.
+    // Invalid characters were replaced, and differ.
     if (text.substr(num_checked, characters.size()) != characters) return false;
     num_checked += characters.size();
   }
@@ -154,7 +154,7 @@ void WebSocketReader::refuse(WebSocketClose code, std::string_view problem) {
   problem_ = problem;
 }
 
-// As far as is known from what came of it.
+// The length of the frame's head, as far as the bytes so far show it.
 std::size_t WebSocketReader::head_bytes() const {
   constexpr std::size_t kLeast = 2;
   if (head_.size() < kLeast) return kLeast;

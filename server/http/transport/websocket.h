@@ -27,19 +27,19 @@ enum class WebSocketClose : std::uint16_t {
   kTryAgainLater = 1013,
 };
 
-// Whether a request has `Upgrade: websocket`.
+// True if a request has `Upgrade: websocket`.
 bool asks_for_websocket(const HttpRequest& request);
-// Not OK: the request is no handshake that this server accepts; `http_status` of its refusal.
+// Fails if the request is no handshake that this server accepts; `http_status` is for the refusal.
 grpc::Status check_websocket_handshake(const HttpRequest& request, bool is_http_10,
                                        int& http_status);
-// Of the answer to a handshake.
+// Headers of the answer to a handshake.
 HttpHeaders websocket_headers(const HttpRequest& request);
 
 // Frames of the server.
 std::string websocket_text(std::string_view text);
 std::string websocket_ping();
 std::string websocket_pong(std::string_view payload);
-// kNoStatus: without a code. `reason`: at most 123 bytes are sent.
+// kNoStatus sends no code. `reason`: at most 123 bytes are sent.
 std::string websocket_close(WebSocketClose code, std::string_view reason);
 
 // A client's bytes as messages. Used by one thread at a time.
@@ -58,7 +58,7 @@ class WebSocketReader {
   // kClose or kInvalid.
   std::size_t put(std::string_view bytes, Event& event);
 
-  // Whether a part of a message is here.
+  // True if a part of a message has come.
   bool is_in_message() const { return is_in_message_; }
   std::size_t message_bytes() const { return message_.size(); }  // that are here
   std::string take_message();

@@ -15,7 +15,7 @@ struct PageFile {
   std::string_view bytes;  // live as long as the program
 };
 
-// By name. Thread-safe.
+// The files, sorted by name. Thread-safe.
 const std::vector<PageFile>& page_files();
 
 }  // namespace lintel
