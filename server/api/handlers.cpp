@@ -60,7 +60,7 @@ void wait_for_model(const Call& call, const AbsentModel& absent, ModelWait::Done
     manager.stop_waiting(name, version, wait.get());
     wait->cancelled();
   };
-  // From here on the call may be over at any time.
+  // The call may be over at any time from here on.
   call.reactor.when_cancelled(std::move(cancel));
   catch_exceptions(
       [&] {
@@ -78,7 +78,7 @@ void wait_for_model(const Call& call, const AbsentModel& absent, ModelWait::Done
 grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
                           std::function<void()> work) {
   return run_by_store(context, [log_fields, work = std::move(work)] {
-    // Without memory for its log fields it is done all the same: its call waits for it.
+    // The work is done even without memory for its log fields: its call waits for it.
     std::optional<LogScope> log;
     catch_exceptions([&] { log.emplace(log_fields); }, [] {});
     work();
@@ -157,7 +157,7 @@ grpc::Status keep_session(const ServiceContext& context, const Owner& owner, Ses
     context.sessions.remove(info.id, owner);
     return store_refusal(refusal, context.sessions.options(), /*session_id=*/"", owner);
   }
-  // With what the store says of it.
+  // The store adds its own details.
   if (auto kept = context.persistent_sessions->find(info.id, owner)) info = *std::move(kept);
   return grpc::Status::OK;
 }

@@ -13,7 +13,7 @@
 namespace lintel {
 namespace {
 
-// How soon a model that is being loaded may be asked for again.
+// Time after which a model that is being loaded may be asked for again.
 constexpr std::chrono::milliseconds kLoadRetry{1000};
 
 // "a, b and 3 more"
@@ -33,7 +33,7 @@ grpc::Status nameless(const std::vector<std::string>& names, const std::string& 
   return invalid_argument({{field, "several models are loaded, name one: " + listed(names)}});
 }
 
-// Of those that are ready, each once.
+// Names of the models that are ready, each once.
 std::vector<std::string> ready_names(const ModelRegistry& models) {
   std::vector<std::string> names;  // of which there may be several versions
   for (const SharedModel& model : models.ready()) {
@@ -99,7 +99,7 @@ SharedModel resolve_model(const std::string& asked, const ModelRegistry& models,
 
 namespace {
 
-// As resolve_model(), but the names that there are include those that a request loads.
+// Like resolve_model(), but the error also lists names of models that a request loads.
 SharedModel resolve_known(const std::string& name, const ServiceContext& context,
                           grpc::Status* status, const std::string& field,
                           std::optional<std::int64_t> version) {
@@ -116,8 +116,8 @@ bool chats(const ServedModel& model) {
          model.transformer->tokenizer() != nullptr;
 }
 
-// Of `names` those that chat, or may: a model that is not in memory shows it once it is loaded.
-// Files that no load gets past are those of a failed one.
+// The `names` that chat, or may: a model that is not in memory shows it once it is loaded.
+// Models whose last load failed are left out.
 std::vector<std::string> chat_names(std::vector<std::string> names, const ServiceContext& context) {
   std::vector<std::string> failed;
   for (const ModelRegistry::Entry& entry : context.manager.index()) {
@@ -165,7 +165,7 @@ SharedModel use_model(const std::string& asked, const ServiceContext& context, A
     absent.version = version;
     return nullptr;
   }
-  // It says why, unless the model came meanwhile.
+  // The status says why, unless the model came meanwhile.
   return resolve_known(name, context, status, field, version);
 }
 
@@ -179,7 +179,7 @@ grpc::Status check_model_known(const std::string& name, const ServiceContext& co
 
 void find_absent_model(const SessionRefusal& refusal, const std::string& session_id,
                        const Owner& caller, const ServiceContext& context, AbsentModel& absent) {
-  // Busy: its state may be on the way into the store, as its model goes.
+  // A busy session's state may be on the way into the store, as its model goes.
   const bool may_be =
       refusal.error == SessionError::kModelMismatch || refusal.error == SessionError::kBusy;
   if (!may_be || context.persistent_sessions == nullptr) return;

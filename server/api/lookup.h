@@ -17,8 +17,8 @@
 
 namespace lintel {
 
-// From the name and version in a request to the model they mean, or the status that says why there
-// is none.
+// Functions that find the model that a request means by name and version, or the status that says
+// why there is none.
 
 // The name of the model that a request means by `name`: that of the alias (--model-alias) which
 // fits a name that no model has; else the same. Requests of operators, AdminService's and the
@@ -41,7 +41,7 @@ struct AbsentModel {
   explicit operator bool() const { return !name.empty(); }
 };
 
-// What a call needs of the model that its request does not name.
+// The properties that a call needs of the model which its request does not name.
 enum class ModelNeed {
   kAny,
   kChats,  // it has a chat template and a tokenizer
@@ -59,7 +59,7 @@ SharedModel use_model(const std::string& name, const ServiceContext& context, Ab
 // NOT_FOUND, with at most ten of the names that there are.
 grpc::Status unknown_model(const std::string& name, const std::vector<std::string>& names);
 
-// Whether a request may name the model; else the status says why not.
+// OK if a request may name the model; else the status says why not.
 grpc::Status check_model_known(const std::string& name, const ServiceContext& context);
 
 // Finds the model of a session that cannot be had because its model has to be loaded.
@@ -79,7 +79,7 @@ grpc::Status check_name(const std::string& name, const std::string& what, const 
 grpc::Status read_model_version(const std::string& text, const std::string& field,
                                 std::optional<std::int64_t>* version);  // empty: nullopt
 
-// From the adapter that a request names to the one it means, or the status that says why not.
+// Functions that find the adapter that a request names, or the status that says why there is none.
 
 // Null and OK for an empty name: the model as it is. NOT_FOUND names those there are.
 grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
@@ -89,14 +89,14 @@ grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
 grpc::Status resolve_adapter(const SessionImage& image, const ServedModel& model,
                              SharedAdapter* adapter);
 
-// Whether a request that continues a session may name this adapter: the session's own, or none.
+// OK if a request that continues a session may name this adapter: the session's own, or none.
 grpc::Status check_session_adapter(const std::string& name, const SessionLease& lease,
                                    const ServedModel& model);
 
-// From the named state that a request begins with to the one it means, or the status that says why
-// not.
+// Functions that find the named state that a request begins with, or the status that says why there
+// is none.
 
-// What a state has to be the same of to be gone on with: weights, attention, weight type.
+// The properties in which a model must equal the one of a state: weights, attention, weight type.
 std::string model_identity(const ServedModel& model);
 
 // NOT_FOUND, also for another owner's, with the same text.
@@ -105,7 +105,7 @@ grpc::Status state_not_found(const std::string& name);
 // The state of this name, of the caller or public. `model`: that the request names, or empty.
 grpc::Status resolve_state(const std::string& name, const Owner& caller, const std::string& model,
                            const NamedStates& states, NamedStates::Shared* state);
-// Whether the model can continue it, and with the adapter that the request names (empty: the
+// OK if the model can continue the state, with the adapter that the request names (empty: the
 // state's).
 grpc::Status check_state(const NamedState& state, const ServedModel& model,
                          const std::string& adapter);

@@ -23,13 +23,13 @@
 namespace lintel {
 namespace {
 
-// Of a token in an outbox, its entry and the allocator's share of what it points at.
+// Bytes of a token in an outbox: its entry and the allocator's share of what it points at.
 constexpr std::size_t kOutboxTokenBytes = 64;
 
-// Of a token that a transport keeps: where its text begins.
+// Bytes that a transport keeps for a token: where its text begins.
 constexpr std::size_t kKeptTokenBytes = sizeof(std::size_t);
 
-// Of a call and its stream: their objects, and the message under way.
+// Bytes of a call and its stream: their objects, and the message under way.
 constexpr std::size_t kRequestBytes = 64 << 10;
 
 std::uint64_t random_seed() {
@@ -38,7 +38,7 @@ std::uint64_t random_seed() {
   return seed;
 }
 
-// What was leased, and the model that it continues with.
+// Moves a lease into the target, with the model that it continues with.
 SessionRefusal take_lease(const ServiceContext& context, SessionManager::LeaseResult leased,
                           GenerationTarget& target) {
   if (leased.refusal) return leased.refusal;
@@ -47,7 +47,7 @@ SessionRefusal take_lease(const ServiceContext& context, SessionManager::LeaseRe
     target.model = context.models.use(leased.lease.model(), &transformer);
   }
   if (target.model == nullptr) {
-    // It goes, and where it is loaded again a stored session continues.
+    // The model is being unloaded; if it is loaded again, a stored session continues.
     const std::string& name = leased.lease.model();
     if (leased.lease.durability() != Durability::kNone &&
         context.manager.loads_on_request(name, std::nullopt)) {
@@ -69,9 +69,9 @@ std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& r
              kOutboxTokenBytes;
 }
 
-// What a call holds in addition to its sequences: tables of draft tokens, what its session's
-// sequence lacks, what a window restarts from, what penalties count, what particles have drawn, and
-// the tokens that wait for a slow client.
+// Bytes that a call holds in addition to its sequences: tables of draft tokens, tokens that its
+// session's sequence lacks, that a window restarts from or that penalties count, draws of
+// particles, and the tokens that wait for a slow client.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
@@ -112,7 +112,7 @@ std::int64_t base_of(const GenerationTarget& target) {
   return history == nullptr ? 0 : history->base();
 }
 
-// Where the sequence stands that the target is about.
+// The position of the target's sequence.
 SequencePosition position_of(GenerationTarget& target, const GenerationRequest& request) {
   if (!target.lease) {
     const ModelConfig& config = target.model->transformer->config();
@@ -164,7 +164,7 @@ class Preparation {
     out_.model = target_.model;  // also of a request that is refused
   }
 
-  // Once.
+  // Prepares the request. REQUIRES: called once.
   grpc::Status run(std::optional<TimePoint> deadline) {
     grpc::Status status = validate();
     if (status.ok()) status = open();
@@ -199,7 +199,7 @@ class Preparation {
     return initial == nullptr ? grpc::Status::OK : check_window_of_state(request_.window, *initial);
   }
 
-  // What the call is to a session that outlives the process: new, resumed, or one that has ended.
+  // Opens the call on a session that outlives the process: new, resumed, or one that has ended.
   grpc::Status open() {
     if (!target_.lease) return grpc::Status::OK;
     const std::string id = target_.lease.session_id();
@@ -217,7 +217,7 @@ class Preparation {
     stands_at_ = at_.num_tokens;
     if (opened_.call != nullptr) {
       at_ = {opened_.start, /*has_pending=*/opened_.start > 0, at_.max_tokens};
-      // Run again, it begins where it began.
+      // A call that is run again begins where it began.
       if (prompt_.has_text() && begins_ != (opened_.start == 0)) {
         request_.prompt = encode_prompt(params_, prompt_.bytes, *model_.transformer->tokenizer(),
                                         /*begins=*/opened_.start == 0);
@@ -254,7 +254,7 @@ class Preparation {
     opened_.tokens = {};
   }
 
-  // Memory: of the request; of the call on a session, or of the sequences of a one-shot call.
+  // Admits the memory of the request, and of its call on a session or one-shot sequences.
   grpc::Status admit(SharedAdapter adapter) {
     grpc::Status charged =
         request_memory_refusal(out_.memory.add(request_bytes(request_)), caller_, "prompt");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the parameters of a request to one the scheduler takes: state leased, model found, fields
-// checked. What every protocol does before they differ in how they answer.
+// Turns the parameters of a request into one the scheduler takes: state leased, model found, fields
+// checked. Shared by all protocols, which differ only in how they answer.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace lintel {
 
 class PersistentRequest;
 
-// What a request runs on.
+// The objects that a request runs on.
 struct GenerationTarget {
   SharedModel model;
   SessionLease lease;           // of the session that it continues; none: a one-shot call
@@ -49,9 +49,9 @@ struct PreparedGeneration {
   CheckedGenerate checked;
   SessionLease lease;
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
-  // Of a session that outlives the process; null: it does not.
+  // The call on a session that outlives the process; null: it does not.
   std::shared_ptr<PersistentRequest> durable;
-  // What the call gave when it was run; then there is no lease, and nothing is to run.
+  // The answer that the call had when it was run; then there is no lease, and nothing is to run.
   std::shared_ptr<ReplayedResponse> past;
 };
 

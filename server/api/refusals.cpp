@@ -64,7 +64,7 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
 
 namespace {
 
-// When trying again may help.
+// Times after which trying again may help.
 constexpr std::chrono::milliseconds kQueueRetry{200};
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr std::chrono::milliseconds kModelMemoryRetry{10'000};
@@ -79,7 +79,7 @@ grpc::Status position_mismatch(const std::string& session, const SessionRefusal&
   std::string text = session + " stands at position " + position + ", not at " + expected;
   ErrorFacts facts = {{"position", position}, {"expected_position", expected}};
   if (refusal.lowest >= 0) {
-    // Of an interrupted call, whose tokens can all be had again.
+    // An interrupted call, whose tokens can all be had again.
     facts.emplace_back("start_position", std::to_string(refusal.lowest));
     text += ", in a call that was interrupted: repeat it by its call_id";
   } else if (refusal.expected > refusal.highest) {

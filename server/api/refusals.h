@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why the store, the scheduler or a model refuses or ends a call, as a status.
+// Statuses of calls that the store, the scheduler or a model refuses or ends.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -19,7 +19,7 @@ namespace lintel {
 
 // The status of a call from the outcome of its request.
 
-// Why calls that run on the model are ended, or find no place, when its scheduler stops.
+// The status of calls that are ended, or find no place, when the model's scheduler stops.
 grpc::Status stopped_status(const ServedModel& model);
 
 // The status of a call whose request ended so; session_id is empty where it had no session.
@@ -36,11 +36,11 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id, bo
 // The store's refusals; OK where it is none.
 grpc::Status store_refusal(const SessionRefusal& refusal, const SessionManager::Options& store,
                            std::string_view session_id, std::string_view owner);
-// Those of sessions in a store: kModelMismatch to kStoreBroken.
+// The refusals of sessions in a store: kModelMismatch to kStoreBroken.
 grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id);
-// Why a model or adapter is not loaded or unloaded; OK: it is.
+// The status of a model or adapter that is not loaded or unloaded; OK: it is.
 grpc::Status load_status(const std::optional<LoadRefusal>& refusal);
-// Why the model's scheduler did not take a request; OK: it did.
+// The status of a request that the model's scheduler did not take; OK: it did.
 grpc::Status submit_status(Scheduler::SubmitError error, const ServedModel& model);
 // UNAVAILABLE: the model went, and what still ran on it with it.
 grpc::Status model_unloaded(std::string_view model);

@@ -110,12 +110,12 @@ void check_range(Number value, const RequestField& field, const std::string& whe
   violations.add(where, text(static_cast<float>(value)) + " is not " + text(field.range));
 }
 
-// Sampling as this head can honour it.
+// Reads sampling as this head supports it.
 SamplingOptions read_sampling(const api::SamplingParams& params, const ModelConfig& config,
                               const Head& head, Violations& violations) {
   SamplingOptions out;
-  // On a head without filters what would change the distribution is refused, not ignored; neutral
-  // values ask for nothing and pass.
+  // Filters that would change the distribution are refused, not ignored, on a head without filters;
+  // neutral values ask for nothing and pass.
   const bool has_filters = head.supports_filters();
   const auto refuse = [&](bool changes, const RequestField& field) {
     if (!changes) return;
@@ -195,7 +195,7 @@ namespace {
 
 constexpr const char* kNeedsTokenizer = "applies to models with a tokenizer only";
 
-// max_new: the call's tokens, where it says how many.
+// max_new: the call's tokens, if it names a number.
 void check_min_tokens(std::uint32_t min_tokens, const Transformer& model,
                       std::optional<std::int64_t> max_new, StopOptions& out,
                       Violations& violations) {
@@ -309,8 +309,8 @@ void check_time_limit(const api::TimeLimit& limit, CheckedGenerate& out, Violati
                    std::chrono::nanoseconds(limit.nanos);
 }
 
-// `most`: rows of a step. What would make particles end at different places, or be more than one
-// sequence's state can tell, is refused by name.
+// `most`: rows of a step. Refuses, by its name, a field that would end particles at different
+// places, or that the one state of a sequence cannot serve.
 void check_particles(const api::GenerateParams& params, int most, GenerationRequest& out,
                      Violations& violations) {
   if (params.particles <= 1) return;
@@ -538,7 +538,7 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
   }
   std::int64_t max_new = checked.max_new.value_or(model.limits.max_new_tokens);
   if (capacity != 0 && !checked.max_new) max_new = std::min(max_new, capacity - first_new);
-  // Who names neither a window nor a number has text up to the model's length, as without a window.
+  // A request that names neither a window nor a number gets text up to the model's length.
   const std::int64_t length = model.transformer->config().max_tokens();
   if (checked.has_default_window && !checked.max_new && first_new < length) {
     max_new = std::min(max_new, length - first_new);
@@ -620,8 +620,8 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
 
 namespace {
 
-// Of all that makes the tokens but the seed, which a repeat need not know. When a repeat is sent,
-// where it stands and how long it may take are its own.
+// The digest of all fields that make the tokens but the seed, which a repeat need not know. A
+// repeat has its own deadline, time limit and expected position.
 Digest digest_of_call(const api::GenerateParams& params, const api::Values* prompt) {
   api::GenerateParams terms = params;
   if (prompt != nullptr) terms.prompt = *prompt;

@@ -34,7 +34,7 @@ namespace lintel {
 // Gathers violations; one pass over a request names everything that is wrong with it.
 class Violations {
  public:
-  // At most 64 are kept: a request of a million bad tokens needs no million messages.
+  // Keeps at most 64 violations: a request of a million bad tokens needs no million messages.
   void add(std::string field, std::string description) {
     if (!full()) violations_.push_back({std::move(field), std::move(description)});
   }
@@ -94,14 +94,14 @@ inline constexpr std::int64_t kMostWindow = 65'536;
 
 // Notes a `window` that a request or session of this model cannot have; returns it, or 0.
 std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations);
-// That of a request or session which names none: the initial state's (null: there is no such
-// state), or else the largest one within what a model of text was trained on. 0: none, also where
-// the state lacks the tokens that it would restart from.
+// The window of a request or session which names none: the initial state's (null: there is no such
+// state), or else the largest one within what a model of text was trained on. 0: none, also if the
+// state lacks the tokens that it would restart from.
 std::int64_t default_window(const ModelConfig& config, const SessionImage* initial);
-// Whether an image has the tokens that a window restarts from. Not OK where it lacks some.
+// OK if an image has the tokens that a window restarts from.
 grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
-// Whether the tokens that penalties count are known of a sequence that has num_tokens, those before
-// `base` no more. Not OK where they are not: to count others would be another request.
+// OK if the tokens that penalties count are known in a sequence that has num_tokens, of which those
+// before `base` are not. Fails otherwise: to count others would be another request.
 grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
                                   std::int64_t num_tokens);
 
@@ -120,9 +120,9 @@ struct CheckedGenerate {
 std::vector<std::int32_t> encode_prompt(const api::GenerateParams& params, const std::string& text,
                                         const Tokenizer& tokenizer, bool begins);
 
-// Everything of a request that does not depend on the sequence it continues. `prompt`
-// stands for the request's; session_window: of the session that it continues; initial: the state
-// that it begins with, or null; begins: the sequence has no tokens yet.
+// Checks all of a request that does not depend on the sequence it continues. `prompt` stands for
+// the request's; session_window: of the session that it continues; initial: the state that it
+// begins with, or null; begins: the sequence has no tokens yet.
 CheckedGenerate check_generate(const api::GenerateParams& params, const api::Values& prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,
                                const SessionImage* initial, bool begins, Violations& violations);
@@ -173,7 +173,7 @@ inline constexpr std::size_t kMostCallIdBytes = 64;
 // that the call continues; none: a one-shot call.
 IdempotencyKey check_call_terms(const api::GenerateParams& params, const api::Values* prompt,
                                 const SessionLease& lease, Violations& violations);
-// Of a call on a session that nothing of outlives the process: kPositionMismatch.
+// Checks the position of a session that is not stored; kPositionMismatch.
 SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_tokens);
 
 }  // namespace lintel

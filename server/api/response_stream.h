@@ -95,9 +95,9 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
    public:
     using StreamReactor<Response>::StreamReactor;
 
-    // From here on the stream writes, and ends the call; null: it does not after all, and nothing
-    // of it runs. By the method or, after it has returned, by another thread: a cancellation that
-    // came before is reported now.
+    // Lets the stream write and end the call from here on; null: it does not after all, and nothing
+    // of it runs. Called by the method or, after it has returned, by another thread: a cancellation
+    // that came before is reported now.
     void run(std::shared_ptr<ResponseStream> stream) EXCLUDES(mutex_) {
       if (stream != nullptr) stream->reactor_ = this;
       bool gone = false;
@@ -140,19 +140,19 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
  protected:
   enum class Next { kNothing, kBegin, kWrite, kWriteAndFinish, kFinish };
 
-  // What to do now that no write is in flight: fills the message to write (handed over cleared) or
-  // the status to finish with. kBegin: the answer's headers go out; once, before all messages. What
-  // it throws is on_lost()'s.
+  // The next step, now that no write is in flight: fills the message to write (handed over cleared)
+  // or the status to finish with. kBegin: the answer's headers are sent; once, before all messages.
+  // If it throws, on_lost() is called.
   virtual Next next(Response& message, grpc::Status& status) REQUIRES(mutex_) = 0;
   // A message went out. Called without the mutex.
   virtual void on_written() {}
-  // The client is gone or cancelled; called without the mutex, once or twice. What produces for
-  // this stream has to end; then next() says kFinish.
+  // The client is gone or cancelled; called without the mutex, once or twice. The producer for this
+  // stream has to end; then next() says kFinish.
   virtual void on_gone() = 0;
-  // There was no memory for the next message; called without the mutex. What produces has to end,
+  // There was no memory for the next message; called without the mutex. The producer has to end,
   // and then next() says kFinish, without asking for memory.
   virtual void on_lost() = 0;
-  // What the call read and produced, asked when next() has given its status.
+  // The tokens that the call read and produced, asked when next() has given its status.
   virtual TokenUse tokens_used() const REQUIRES(mutex_) = 0;
 
   // Sends what there is to send. REQUIRES: the caller holds no mutex, for gRPC may call back at

@@ -41,10 +41,10 @@ class ServerHealth {
     broken_since_.compare_exchange_strong(unbroken, clock_.now());
   }
 
-  // Whether new calls are taken: the server does not drain, and its session store is not broken.
+  // True if new calls are taken: the server does not drain, and its session store is not broken.
   bool is_ready() const { return !calls_.closed() && broken_since_.load() == kNotBroken; }
-  // Whether the process is of use. Only a new one opens a broken store again, so that this one is
-  // to be ended after the timeout. A drain is no reason.
+  // True if the process is of use. A broken store can only be opened by a new process, so this one
+  // is to be ended after the timeout. A drain is no reason.
   bool is_alive() const {
     const TimePoint since = broken_since_.load();
     return since == kNotBroken || broken_timeout_.count() == 0 ||

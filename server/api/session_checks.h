@@ -26,8 +26,8 @@ CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violatio
 // An id that may be one; whose it is the store says.
 void check_session_id(const std::string& id, Violations& violations);
 
-// How many tokens a session shall hold at most, which a message carries as `field`; 0: the model's
-// own limit, `most` (0: unbounded).
+// Checks the most tokens that a session shall hold, which a message carries as `field`; 0: the
+// model's own limit, `most` (0: unbounded).
 void check_session_length(std::int64_t max_tokens, const std::string& field, std::int64_t most,
                           Violations& violations);
 
@@ -58,18 +58,18 @@ struct CheckedHistory {
 };
 CheckedHistory check_history(const v1::ReadHistoryRequest& wire, Violations& violations);
 
-// What a message asks for as `field`, of a session that is to outlive the server or not. Where it
-// says nothing: `otherwise`. FAILED_PRECONDITION: there is no store (null) for it.
+// Reads the durability that a message asks for as `field`; `otherwise` if it has none.
+// FAILED_PRECONDITION: the session is to outlive the server, and there is no store (null).
 grpc::Status check_durability(v1::Durability wire, const std::string& field,
                               const PersistentSessions* store, Durability otherwise,
                               Durability* durability);
-// What a session has whose maker says nothing.
+// The durability of a session whose creator names none.
 Durability default_durability(const PersistentSessions* store);
-// How long a session is kept unused (0: the server's choice).
+// The time for which a session is kept unused (0: the server's choice).
 std::chrono::seconds check_expiry(const google::protobuf::Duration& expire_after,
                                   Durability durability, Violations& violations);
 
-// What Create asks for, except model and adapter.
+// Reads the options in a Create request, except model and adapter.
 void check_session_options(const v1::CreateSessionRequest& wire, SessionOptions& options,
                            Violations& violations);
 

@@ -148,7 +148,7 @@ void TokenStream::on_finish(RequestOutcome outcome) {
   writer_.over();
   {
     MutexLock lock(mutex_);
-    // Even if something fails from here on, the call ends.
+    // The call ends even if something fails from here on.
     try {
       hand_over();
       ended_ = status_of(outcome);

@@ -38,7 +38,7 @@ struct OutboxEntry {
   std::int32_t cut_bytes = 0;  // as TokenEvent's
 };
 
-// How long samples took, as SampleResult says: of several the longest.
+// The times of samples, see SampleResult: of several the longest.
 struct SampleTimes {
   SampleTimes() = default;
   explicit SampleTimes(const SampleResult& result)
@@ -52,7 +52,7 @@ struct SampleTimes {
   std::int64_t generated_tokens = 0;
 };
 
-// How one protocol writes. Called by the stream, on any thread that has work for it:
+// Writes the messages of one protocol. Called by the stream, on any thread that has work for it:
 // never under a mutex, one call at a time, and not any more after end() or gone(), whose thread may
 // find the object deleted when they return. Entries are valid during the call only.
 class ResponseWriter {
@@ -74,7 +74,7 @@ class ResponseWriter {
   virtual void over() noexcept {}
 };
 
-// Between a scheduler that must not wait and a reader that may be slow. The way of a token:
+// Stands between a scheduler that must not wait and a reader that may be slow. The way of a token:
 //
 //   worker       on_token     -> gathered_, without a lock
 //   worker       on_step_end  -> handed_over_, when a message is due: it is full, the interval has
@@ -106,17 +106,17 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   TokenStream(ResponseWriter& writer, SharedModel model, const Clock& clock,
               const ActiveCalls& calls, Options options);
 
-  // Once. Not OK, or an exception: nothing runs, and the writer is not called. durable: of a call
-  // on a session that outlives the process: stands between the scheduler and the stream; else null.
+  // Runs a request; called once. Not OK, or an exception: nothing runs, the writer is not called.
+  // durable: stands before the stream for a session that outlives the process; else null.
   grpc::Status submit(GenerationRequest request, SessionLease lease,
                       const std::shared_ptr<PersistentRequest>& durable = nullptr) EXCLUDES(mutex_);
-  // Once, in its place: repeats the answer of a call that was run before.
+  // Repeats the answer of a call that was run before; called once, in place of submit().
   void tell(std::shared_ptr<ReplayedResponse> past) EXCLUDES(mutex_);
   // The message is out; not `ok`: it never will be, the client is gone.
   void written(bool ok) EXCLUDES(mutex_);
   // The client is gone. Idempotent; may come before submit().
   void gone() noexcept EXCLUDES(mutex_);
-  // Those of the samples that have finished, dropped ones included.
+  // The times of the samples that have finished, dropped ones included.
   SampleTimes times() const EXCLUDES(mutex_);
 
   bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
@@ -126,7 +126,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
 
  private:
-  // What the writer is to do next.
+  // The next action of the writer.
   struct Turn {
     enum class Action { kNothing, kBegin, kWrite, kEnd, kGone, kLost };
     Action action = Action::kNothing;
@@ -135,7 +135,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
     TokenUse used;
   };
 
-  // Whether what has gathered is to be written.
+  // True if gathered tokens are to be written.
   bool due() const;
   // Moves what has gathered to the stream.
   void hand_over() REQUIRES(mutex_);
@@ -143,14 +143,14 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   // once, and is an owner of the stream.
   void pump() EXCLUDES(mutex_);
   Turn next_turn() noexcept REQUIRES(mutex_);
-  // Those of the next message. Throws std::bad_alloc, and then nothing has happened.
+  // Takes the entries of the next message. Throws std::bad_alloc, and then nothing has happened.
   std::span<const OutboxEntry> take_entries() REQUIRES(mutex_);
   bool is_empty() const REQUIRES(mutex_) {
     return taken_ == in_hand_.size() && handed_over_.empty();
   }
-  // Nothing more is written, and the request ends; then the writer hears of it, with the first
-  // status that was given. ends_turn: the caller is at the writer, and no other turn is between its
-  // turn and this.
+  // Writes nothing more, and ends the request; then the writer hears of it, with the first status
+  // that was given. ends_turn: the caller is at the writer, and no other turn is between its turn
+  // and this.
   void abandon(grpc::Status status, bool ends_turn) noexcept EXCLUDES(mutex_);
   grpc::Status status_of(RequestOutcome outcome) const REQUIRES(mutex_);
 
@@ -162,7 +162,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   const int workers_;                 // the model's
   const RequestHandle handle_;
 
-  // Of the scheduler's calls, which come one at a time.
+  // State of the scheduler's calls, which come one at a time.
   std::vector<OutboxEntry> gathered_;
   std::size_t gathered_tokens_ = 0;  // tokens among them
   bool is_first_ = true;             // nothing was handed over yet
@@ -189,8 +189,8 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
 };
 
-// How long tokens of a stream gather when so many streams run, on so many workers: `interval` while
-// they are few.
+// The time that tokens of a stream gather when so many streams run, on so many workers: `interval`
+// while they are few.
 std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams,
                                         int workers);
 

@@ -143,7 +143,7 @@ void read_token_rows(const InputTensor& tensor,
                      std::vector<api::Values>& prompts, Violations& violations) {
   const auto numbers = numbers_of(tensor, typed, violations);
   if (!numbers) return;
-  // By division: the product of a hostile shape may overflow.
+  // Divides: the product of a hostile shape may overflow.
   const auto num_rows = static_cast<std::size_t>(tensor.wire.shape(0));
   const std::size_t length = numbers->size / num_rows;
   if (numbers->size % num_rows != 0 || static_cast<std::int64_t>(length) != tensor.wire.shape(1)) {
@@ -207,7 +207,7 @@ void read_stop(const InputTensor& tensor, TensorRequest& request, Violations& vi
   }
 }
 
-// Whole numbers in a list, of all rows.
+// Reads a list of whole numbers, of all rows.
 std::vector<std::int64_t> read_list(const InputTensor& tensor, Violations& violations) {
   std::vector<std::int64_t> list;
   if (!check_integers(tensor, violations)) return list;
@@ -418,7 +418,7 @@ bool read_stop_string(const Parameter& parameter, TensorRequest& request) {
 bool read_durability(const Parameter& parameter, TensorRequest& request) {
   if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
   std::string name = parameter.string_param();
-  // What is no letter makes no name of ours.
+  // Characters other than lower-case letters are replaced by one that no name has.
   for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : '.';
   return v1::Durability_Parse("DURABILITY_" + name, &request.durability) &&
          request.durability != v1::DURABILITY_UNSPECIFIED;
@@ -430,7 +430,7 @@ struct ParameterReader {
   bool (*read)(const Parameter& parameter, TensorRequest& request);
 };
 
-// Beside those of the table of fields.
+// Parameters in addition to those of the table of fields.
 constexpr ParameterReader kOwnParameters[] = {
     {"stop", read_stop_string},
     {"stream", read_flag<&TensorRequest::streams>},
@@ -443,8 +443,8 @@ constexpr ParameterReader kOwnParameters[] = {
     {"lintel_durability", read_durability},
 };
 
-// Reads each by its name into `request`. What it asks for is checked where every Generate request
-// is; here, that it is a parameter and of its type and range.
+// Reads each by its name into `request`. Checks that it is a parameter and of its type and range;
+// values are checked where those of every Generate request are.
 void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& request,
                      Violations& violations) {
   for (const auto& [name, parameter] : wire.parameters()) {
@@ -476,7 +476,7 @@ constexpr std::pair<const char*, bool TensorRequest::*> kOutputFlags[] = {
     {"log2_evidence", &TensorRequest::log2_evidence},
 };
 
-// Those of the most likely tokens come where the request says how many.
+// Outputs of the most likely tokens come only if the request says how many.
 void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& request,
                   Violations& violations) {
   for (int i = 0; i < wire.outputs_size(); ++i) {

@@ -18,11 +18,11 @@
 namespace lintel {
 
 struct TensorRequest {
-  // Of its rows and the response that is made of them; as long as the request is there.
+  // Memory for the rows and the response that is made of them; held as long as the request.
   std::shared_ptr<RequestMemory::Charge> memory;
   api::GenerateParams settings;      // what each row asks for, but for its prompt
   std::vector<api::Values> prompts;  // none once they are prepared
-  // Of each prompt: consecutive rows of the response.
+  // Samples of each prompt: consecutive rows of the response.
   std::size_t num_samples = 1;
   bool from_text = false;  // they came as text_input
   // No input came: the sequence continues from its last token.
@@ -37,7 +37,7 @@ struct TensorRequest {
   bool log2_evidence = false;      // of particles
   std::size_t top_log2_probs = 0;  // tokens at each position
   bool raw = false;                // contents came raw, and go so
-  // Why the answer ended, and of each token the text and log2-probability: outputs "details.*".
+  // Adds the reason for the end, and text and log2-probability of each token: outputs "details.*".
   bool details = false;
 
   bool streams = false;      // tokens as they come, each response marked as the last or not
@@ -48,22 +48,22 @@ struct TensorRequest {
   bool sequence_end = false;
   // The sequence ends, and nothing is read or produced before.
   bool only_ends = false;
-  // Of a sequence that starts, as CreateSession's.
+  // Options of a sequence that starts, as CreateSession's.
   std::int64_t max_tokens = 0;  // 0: not given
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
   bool tells_position = false;  // of the sequence, in responses: it is one that outlives the server
-  // Reported in responses with the number of restarts in it: the largest of any row's; 0: none.
+  // The largest window of any row; responses report it with its restarts; 0: none.
   std::int64_t window = 0;
 };
 
-// Whether a request continues or starts a sequence.
+// True if a request continues or starts a sequence.
 bool names_sequence(const inference::ModelInferRequest& wire);
 
 // The outputs of a request that names none: text for text, or tokens.
 void choose_outputs(bool is_text, TensorRequest& request);
 
-// What it can express is checked here, naming what is wrong; settings and prompts are checked as
-// those of every Generate request. Not more than `max_rows` rows.
+// Reads a request, and notes errors in the fields that only this protocol has; settings and prompts
+// are checked as those of every Generate request. Reads at most `max_rows` rows.
 TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
                                   Violations& violations);
 

@@ -264,7 +264,7 @@ grpc::Status ClientSequences::start_new(const std::string& adapter_name, Session
     if (before) names_.forget(sequence, *before);
     return grpc::Status::OK;
   }
-  // Two starts at once: the later one counts.
+  // The later one counts if two starts come at once.
   const auto other = names_.put(sequence, id);
   if (other) store.remove_when_idle(*other, owner);
   return grpc::Status::OK;

@@ -21,18 +21,18 @@ namespace lintel {
 
 // StoredSequences: sequences that outlive the server, found by their names in the session store.
 
-// What a sequence is called: a name is its owner's, and its model's.
+// The name of a sequence, which is unique for its owner and model.
 struct SequenceName {
   Owner owner;
   std::string model, name;
   auto operator<=>(const SequenceName&) const = default;
 
-  // What ids of sessions of this name begin with, 32 hexadecimal digits, so that the store's order
-  // of ids finds them: the beginning of a SHA-256, which no two names have in common.
+  // The beginning of the ids of sessions of this name, 32 hexadecimal digits, by which the store's
+  // order of ids finds them: the first half of a SHA-256, which no two names share.
   std::string id_prefix() const;
 };
 
-// Thread-safe. What is marked "waits" waits for the store. REQUIRES: there is a store.
+// Thread-safe. Functions marked "waits" wait for the store. REQUIRES: there is a store.
 class StoredSequences {
  public:
   // The objects that the context refers to outlive this one.
@@ -122,10 +122,10 @@ class ClientSequences {
   grpc::Status resume(const std::string& id, GenerationTarget& target, ClientSequence& sequence);
   grpc::Status start(const TensorRequest& request, GenerationTarget& target,
                      ClientSequence& sequence);
-  // What had the name goes; not OK: a call has it. Then the new one is made.
+  // Ends the sequence that had the name, and makes the new one. Fails if a call has the old one.
   grpc::Status start_new(const std::string& adapter, SessionOptions options,
                          GenerationTarget& target, ClientSequence& sequence);
-  // Whether its start was refused or ended before a token was read.
+  // True if its start was refused or ended before a token was read.
   bool never_began(const ClientSequence& sequence) const;
 
   const ServiceContext context_;

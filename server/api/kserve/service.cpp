@@ -63,7 +63,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
                            // A request that has a lease has one row.
                            {target.model, std::move(target.lease)}, row);
     if (!status.ok()) return status;
-    // That of the row is the request's: rows are over one by one.
+    // The request's charge takes over from the row's: rows end one by one.
     const std::size_t bytes = row.memory.bytes();
     row.memory = {};
     status = request_memory_refusal(request.memory->add(bytes), caller, "inputs");
@@ -94,7 +94,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
   return grpc::Status::OK;
 }
 
-// Whether a call was refused since its sequence holds all its tokens.
+// True if a call was refused because its sequence has all its tokens.
 bool is_complete(const grpc::Status& status) {
   return status.error_code() == grpc::StatusCode::FAILED_PRECONDITION &&
          read_status_details(status).precondition == "SEQUENCE_COMPLETE";
@@ -291,7 +291,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   }
 
  private:
-  // What runs of the request: its rows, or its tokens as they come.
+  // The running part of the request: its rows, or its tokens as they come.
   struct Running {
     std::shared_ptr<RowGatherer> rows;
     std::shared_ptr<TokenStream> outbox;
@@ -362,7 +362,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     return outbox->submit(std::move(row.checked.request), std::move(row.lease), row.durable);
   }
 
-  // ResponseWriter, of a request whose tokens are written as they come.
+  // Implements ResponseWriter for a request whose tokens are written as they come.
   void accepted() override {
     has_answered_ = true;
     StartSendInitialMetadata();
@@ -387,7 +387,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     active_.leave();
     finish(std::move(status));
   }
-  // Of a stored sequence end() or gone() knows how it ended.
+  // Ends an unstored sequence. For a stored one, end() or gone() knows how the request ended.
   void over() noexcept override {
     if (!sequence_.is_stored) sequences_.end_if_last(sequence_);
   }
@@ -414,7 +414,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     StartWrite(&response_);
   }
 
-  // From here on a cancellation ends it, too. False: the call is cancelled already.
+  // Lets a cancellation end the request from here on. False: the call is cancelled already.
   bool take_on(Running running) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (!cancelled_) running_ = std::move(running);
@@ -424,7 +424,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     MutexLock lock(mutex_);
     return cancelled_;
   }
-  // Nothing of the request runs any more.
+  // Forgets the request, of which nothing runs any more.
   void forget() EXCLUDES(mutex_) {
     streamed_.reset();
     writes_last_ = false;
@@ -443,8 +443,8 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   ActiveCalls& calls_;
   RpcCall& rpc_;
   StreamCall call_;
-  // As Triton has it: with the metadata triton_grpc_error "true" an error is the stream's status
-  // and its end, in place of a message with a text alone.
+  // True if errors end the stream with a status, as Triton does for the metadata triton_grpc_error
+  // "true", rather than with a message that has a text alone.
   const bool errors_are_statuses_;
   ActiveCall active_;  // while a request is served
   RequestMessage request_;
@@ -454,7 +454,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   inference::ModelStreamInferResponse response_;
   grpc::Status status_;
 
-  // Of a request whose tokens are written as they come.
+  // State of a request whose tokens are written as they come.
   ClientSequence sequence_;
   std::optional<StreamedResponse> streamed_;
   bool writes_last_ = false;  // the message in flight ends the request
@@ -550,7 +550,7 @@ void write_statistics(const ServedModel& model, inference::ModelStatistics& wire
   times.mutable_compute_output()->set_count(part(WorkPart::kDeliver).total());
 }
 
-// What a request to load or unload says: the model, by name only, of the one repository.
+// Checks a request to load or unload: it names a model of the one repository, and nothing else.
 template <typename Request>
 grpc::Status check_repository_request(const Request& wire, bool unloads) {
   Violations violations;
@@ -716,7 +716,7 @@ class InferenceService::InferCall final : public RpcReactor {
 
   StreamCall& call() { return call_; }
 
-  // Not OK: the call has to be refused.
+  // Admits the call. Not OK: the call has to be refused.
   grpc::Status enter() {
     if (!call_.scope.admitted().ok()) return call_.scope.admitted();
     if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
@@ -774,7 +774,7 @@ class InferenceService::InferCall final : public RpcReactor {
   ActiveCall active_;
   StreamCall call_;
   grpc::Status status_;  // written before Finish, read after
-  // What OnCancel finds, which may come before run() does.
+  // The rows that OnCancel ends; it may come before run() sets them.
   Mutex mutex_;
   std::shared_ptr<RowGatherer> rows_ GUARDED_BY(mutex_);
   bool gone_ GUARDED_BY(mutex_) = false;

@@ -82,7 +82,7 @@ class OutputTensors {
   inference::ModelInferResponse& wire_;
 };
 
-// That list of each row, filled up to `size`.
+// Joins the lists of all rows, each filled up to `size`.
 template <typename Value>
 std::vector<Value> filled(const std::vector<RowTokens>& rows, std::vector<Value> RowTokens::*list,
                           std::size_t size, Value filler) {
@@ -95,7 +95,7 @@ std::vector<Value> filled(const std::vector<RowTokens>& rows, std::vector<Value>
   return all;
 }
 
-// As the protocol names it; empty: the answer continues.
+// The protocol's name of the end; empty: the answer continues.
 const char* name_of_end(const std::optional<FinishReason>& reason) {
   if (!reason) return "";
   if (*reason == FinishReason::kStopToken) return "eos_token";
@@ -132,7 +132,7 @@ void append_token(const TensorRequest& request, std::int32_t token, std::int32_t
 
 namespace {
 
-// Of the details of a token: id, log2-probability, flag, and its text with its length.
+// Bytes of the details of a token: id, log2-probability, flag, and its text with its length.
 std::size_t detail_bytes(const TensorRequest& request) {
   constexpr std::size_t kSpecialBytes = 64;  // of a special token
   return 2 * sizeof(std::int32_t) + 3 + std::max(request.tokenizer->longest(), kSpecialBytes);
@@ -141,7 +141,7 @@ std::size_t detail_bytes(const TensorRequest& request) {
 }  // namespace
 
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest) {
-  // As varints, ids below 2^21 take three bytes.
+  // Varints of ids below 2^21 take three bytes.
   const std::size_t token_bytes = request.raw ? sizeof(std::int32_t) : 3;
   const std::size_t bytes_each =
       (request.tokens ? token_bytes : 0) + (request.text ? request.tokenizer->longest() : 0) +
@@ -234,8 +234,8 @@ StreamedResponse::StreamedResponse(std::shared_ptr<const TensorRequest> request,
   }
 }
 
-// What every message begins with stays, with the mark in it: protobuf's maps do not survive that
-// memory is refused while something is put into them.
+// Keeps the head that every message begins with, and the mark in it: protobuf's maps do not survive
+// that memory is refused while something is put into them.
 void StreamedResponse::clear() {
   message_.clear_error_message();
   message_.mutable_infer_response()->clear_outputs();
@@ -322,7 +322,7 @@ class RowGatherer::RowSink final : public TokenSink {
 };
 
 void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
-  // What is known of a row before it runs. From here on the end of the call ends the row, too.
+  // Made before the rows run. From here on the end of the call ends them, too.
   grpc::Status room = catch_exceptions([&] {
     MutexLock lock(mutex_);
     rows_left_ = prepared.size();

@@ -25,8 +25,8 @@ namespace lintel {
 
 // The tensors of a ModelInfer response, written from the tokens of its rows.
 
-// The result of a row. Where the request asks for them, with each token its log2-probability (NaN:
-// it has none), and the k most likely ones of its position (-1 and NaN where there are none).
+// The result of a row. If the request asks for them, each token has its log2-probability (NaN: it
+// has none), and the k most likely ones of its position (-1 and NaN where there are none).
 struct RowTokens {
   std::vector<std::int32_t> tokens;      // [length]
   std::string text;                      // of the tokens
@@ -47,8 +47,8 @@ void append_token(const TensorRequest& request, std::int32_t token, std::int32_t
 
 // Most bytes of a response whose rows have up to `longest` tokens, echoed ones included.
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest);
-// Also the position, where the request has tells_position, and the window with the most restarts
-// of any row. REQUIRES: there is a row.
+// Writes the position, too, if the request has tells_position, and the window with the most
+// restarts of any row. REQUIRES: there is a row.
 void write_tensor_response(const TensorRequest& request, const std::vector<RowTokens>& rows,
                            inference::ModelInferResponse& wire);
 
@@ -62,7 +62,7 @@ class StreamedResponse {
   StreamedResponse(std::shared_ptr<const TensorRequest> request,
                    inference::ModelInferResponse head);
 
-  // What they throw for want of memory leaves a message that can be filled again.
+  // Fill the message. If they throw for want of memory, it can be filled again.
   void fill(std::span<const OutboxEntry> entries, bool is_last);
   void fill(const grpc::Status& error);  // the last: why there are no more
   const inference::ModelStreamInferResponse& message() const { return message_; }
@@ -85,7 +85,7 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   using OnDone =
       std::function<void(const grpc::Status&, std::vector<RowTokens> rows, TokenUse used)>;
 
-  // request: what the rows are of.
+  // request: the one whose rows are gathered.
   RowGatherer(std::shared_ptr<const TensorRequest> request, OnDone on_done)
       : request_(std::move(request)), on_done_(std::move(on_done)) {}
 

@@ -24,7 +24,7 @@ namespace {
 // Turns whose end waits for its thread; what is kept of more stays until memory is needed.
 constexpr std::size_t kMostTurns = 256;
 
-// What calls begin with. REQUIRES: not kNone.
+// The tag that begins a call. REQUIRES: not kNone.
 const char* call_tag(ToolDialect dialect) {
   return dialect == ToolDialect::kPythonic ? "<|tool_call_start|>" : "<tool_call>";
 }
@@ -97,9 +97,9 @@ void add_left_out(const ReadChat& chat, RpcCall& rpc) {
   if (has_system && !chat.prompt.traits.system) rpc.add_header("lintel-chat-left-out", "system");
 }
 
-// Where states are kept in addition to that of the turn's boundary. A template that writes old
-// answers otherwise than they were generated shows it in the boundary, which is then within the
-// prompt; but results of tools may follow such an answer as it is.
+// The places where states are kept in addition to the turn's boundary. The boundary is within the
+// prompt if a template writes old answers otherwise than they were generated; but results of tools
+// may follow such an answer as it is.
 GenerationRequest::Turn turn_of(const ReadChat& chat) {
   const ChatPrompt& prompt = chat.prompt;
   const bool may_call = !chat.request.tools.is_null() &&
@@ -144,8 +144,8 @@ nlohmann::ordered_json answer_of(const ChatTurn& turn, const api::ChatParams& re
   return answer;
 }
 
-// The fewest tokens that an answer is shortened to where there is no memory for more. What others
-// hold now will be free again: then a short answer is worth less than one that is asked for later.
+// The fewest tokens that an answer is shortened to if there is no memory for more. If the memory
+// will be free again, a short answer is worth less than one that is asked for later.
 std::uint32_t least_tokens(const grpc::Status& status) {
   constexpr std::uint32_t kWorthwhile = 1024;
   switch (status.error_code()) {
@@ -218,7 +218,7 @@ grpc::Status make_prompt(const ServiceContext& context, const CallScope& scope, 
   const bool has_use = is_shown || keeps_states(context, chat);
   if (use == PromptUse::kNextTurn && !has_use) use = PromptUse::kAnswer;
   chat.now = local_time(std::chrono::system_clock::to_time_t(context.clock.wall_time()));
-  // Beside the messages, until the prompt is made.
+  // Memory in addition to the messages', until the prompt is made.
   RequestMemory::Charge memory = chat.memory.beside();
   RequestBudget rendering(memory, /*copies=*/1, chat.is_cancelled);
   grpc::Status status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now,
@@ -278,7 +278,7 @@ void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
 void ChatAnswerWriter::finish(const SampleResult& result, v1::ChatResponse& message) {
   // The prompt is read once for all its samples.
   cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
-  // What the request's outcome means follows; the answer has no end of its own.
+  // The request's outcome follows and says why; the answer has no end of its own.
   if (result.reason == FinishReason::kCancelled) return;
   const bool is_by_itself = ended_by_itself(result.reason);
   const int finished = message.finished_size();
@@ -469,8 +469,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                          (is_stored_at_once || context_.chat_states->options().stores_all);
   const bool is_read_ahead = context_.prefixes.options().reads_ahead;
   if (caches && (kept.call > 0 || kept.keeps_end || is_stored || is_read_ahead)) {
-    // What is kept for the next turn saves it time, and no more: without memory for it there is
-    // none.
+    // The turn's states only save time: without memory for them the answer is the same.
     if (make_turn(chat, call.scope.caller().name, request.max_new_tokens, prepared.turn).ok()) {
       prepared.turn->kept = kept;
       prepared.turn->is_stored_at_once = is_stored_at_once;
@@ -568,7 +567,7 @@ void ChatGeneration::end_turn(const ChatTurn& turn) const {
 
 namespace {
 
-// Of a prompt that is read ahead: nothing is sent to anyone.
+// Drops the output of a prompt that is read ahead: nothing is sent to anyone.
 class AheadSink final : public TokenSink {
   bool on_token(const TokenEvent& /*event*/) override { return true; }
   void on_sample_finish(const SampleResult& /*result*/) override {}

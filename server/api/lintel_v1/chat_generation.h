@@ -96,18 +96,18 @@ struct PreparedChat {
 // The tokens of an answer as deltas. Used by one thread at a time.
 class ChatAnswerWriter {
  public:
-  // Before chat.prepared is submitted.
+  // Takes the turn and the output. REQUIRES: chat.prepared is not submitted yet.
   void begin(PreparedChat& chat);
   // Appends what the entries add; is_last: and the usage, as where it ends early.
   void fill(std::span<const OutboxEntry> entries, bool is_last, v1::ChatResponse& message);
-  // Whether every choice has ended before its sample did: as ChatChoice::is_over().
+  // True if every choice has ended before its sample did, see ChatChoice::is_over().
   bool ends_early() const;
-  // Of the message that has the usage, of an answer that was ended before its samples: those that
-  // would say what was cached, and how long they took, were cut off.
+  // Completes the usage in the last message of an answer that ended before its samples: their
+  // results, which have the cached tokens and the times, were cut off.
   void add_use(TokenUse used, const SampleTimes& times, v1::ChatResponse& message) const;
 
  private:
-  // What the sample's end says of its choice.
+  // Ends the choice of a sample that has ended.
   void finish(const SampleResult& result, v1::ChatResponse& message);
   void add_usage(v1::ChatResponse& message) const;
 
@@ -131,23 +131,23 @@ class ChatGeneration {
   // request and the tokens of the prompt.
   grpc::Status prepare(RpcCall& rpc, StreamCall& call, ReadChat& chat, bool is_stored_at_once,
                        PreparedChat& prepared);
-  // Whether restore() would help.
+  // True if restore() would help.
   bool has_stored(const CallScope& scope, const ReadChat& chat) const;
-  // Waits for the session store. What it has of the conversation is in memory when this returns.
+  // Brings the stored states of the conversation into memory. Waits for the session store.
   void restore(const CallScope& scope, const ReadChat& chat) const;
 
  private:
   // Charges what is kept of the answer. Not OK: as request_memory_refusal().
   static grpc::Status charge_output(RpcCall& rpc, const CallScope& scope, PreparedChat& chat);
-  // Memory for the call and its answer, which is shortened to what there is where the request
-  // permits.
+  // Takes memory for the call and its answer, which is shortened to the memory there is if the
+  // request permits.
   grpc::Status admit(RpcCall& rpc, StreamCall& call, const ReadChat& chat,
                      PreparedChat& prepared) const;
-  // What the answer may be, in the request that is to be submitted.
+  // Adds the grammar of the answer to the request that is to be submitted.
   grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
-  // Of the states that were kept in a turn those go that the next one cannot begin with.
+  // Drops states of the turn that the next turn cannot begin with.
   void end_turn(const ChatTurn& turn) const;
-  // While the model has nothing else to do: reads the answer as the next turn begins.
+  // Reads the answer as the next turn begins, while the model has nothing else to do.
   void read_ahead(const ChatTurn& turn, api::ChatParams& request, JsonBudget& budget) const;
   // A turn for what depends on the answer; takes the request and the prompt's tokens. Not OK: as
   // request_memory_refusal().

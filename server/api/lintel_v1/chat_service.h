@@ -21,7 +21,7 @@ class ChatStream final : public TokenReactor<v1::ChatResponse> {
  public:
   using TokenReactor::TokenReactor;
 
-  // As run().
+  // Starts the call; the status is run()'s.
   grpc::Status begin(PreparedChat chat, const StreamingOptions& streaming, const Clock& clock);
 
  private:

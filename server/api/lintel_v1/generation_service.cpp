@@ -17,7 +17,7 @@
 namespace lintel {
 namespace {
 
-// Of a token's text in a message, as libprotobuf keeps it.
+// Bytes of a token's text in a message, as libprotobuf keeps it.
 constexpr std::size_t kTokenBytesInMessage = 64;
 
 v1::FinishReason wire_reason(FinishReason reason) {
@@ -125,8 +125,8 @@ void GenerateStream::append_token(const OutboxEntry& entry, v1::GenerateResponse
 
 namespace {
 
-// Whether memory that others release may help. (Where the budget promised more than the machine
-// has, it was free and is not there: that ends the call, as want of any other memory does.)
+// True if memory that others release may help. (Memory that the budget promised and the machine
+// does not have ends the call, as any other want of memory does.)
 bool may_have_room_later(const SessionRefusal& refusal) {
   return refusal.error == SessionError::kOwnerOutOfMemory ||
          (refusal.error == SessionError::kOutOfMemory && refusal.bytes_needed > refusal.bytes_free);
@@ -180,7 +180,7 @@ std::optional<std::size_t> ScoreStream::claim() {
   if (next_submit_ >= next_write_ + options_.window) return std::nullopt;
   submitting_ = true;
   told_ = false;
-  // Before it can be done, and the call with it: that may be sooner than submit() returns.
+  // Counted first: the sequence, and the call with it, may end before submit() returns.
   ++running_;
   used_.prompt += static_cast<std::int64_t>(sequences_[next_submit_].size());
   return next_submit_++;
@@ -189,7 +189,7 @@ std::optional<std::size_t> ScoreStream::claim() {
 ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
   Attempt attempt;
   attempt.status = catch_exceptions([&]() -> grpc::Status {
-    // Before memory is asked for: a call that waits for memory would not notice otherwise.
+    // Checked before memory is asked for: a call that waits for memory would not notice otherwise.
     if (model_->scheduler->draining()) return stopped_status(*model_);
     if (options_.adapter != nullptr && options_.adapter->ended.load()) {
       return adapter_unloaded(model_->name);
@@ -260,7 +260,7 @@ bool ScoreStream::settle(std::size_t index, Attempt attempt, Attempt::Lacks& joi
       goes_on = waits.ok();
       if (!waits.ok()) fail(std::move(waits));
     } else if (!runs && model_->retired) {
-      // Memory may be full for as long as others like; the model is wanted back before that.
+      // Other users may fill the memory for any time; the model is wanted back before that.
       fail(catch_exceptions([&] { return stopped_status(*model_); }));
     }
   }
@@ -275,7 +275,7 @@ void ScoreStream::join(Attempt::Lacks lacks) {
       std::static_pointer_cast<ScoreStream>(shared_from_this());
   // The queue's room also says that the model goes.
   model_->scheduler->waiting_room().join(self);
-  // Not for a place in the queue: the memory that a try takes and releases would seem to be room.
+  // Memory is awaited only if it lacks: what a try takes and releases would look like room.
   if (lacks == Attempt::Lacks::kMemory) sessions_.waiting_room().join(self);
 }
 
@@ -309,8 +309,8 @@ void ScoreStream::fail(grpc::Status status) {
     if (failure_) return;
     failure_ = std::move(status);
   }
-  // Nothing is written from here on, so the slots stay. One by one, without a list of them: it may
-  // be the want of memory that ends the call.
+  // Nothing is written from here on, so the slots stay. They are cancelled one by one, without a
+  // list: want of memory may be why the call ends.
   for (std::size_t i = 0;; ++i) {
     std::optional<RequestHandle> handle;
     {
@@ -358,7 +358,7 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
     }
     failure_ = std::move(filled);  // what runs ends by itself
   }
-  // Not while a sequence could still join: the call's end may be the server's.
+  // Sequences that could still join keep the call: its end may be the server's.
   if (running_ > 0 || submitting_) return Next::kNothing;
   status = std::move(*failure_);
   return Next::kFinish;
@@ -423,7 +423,7 @@ Task<grpc::Status> GenerationService::score(Call call, v1::ScoreRequest wire,
   options.owner = call.scope.caller().name;
   options.caller = call.scope.turn_name();
   options.deadline = call_deadline(call.rpc, context_.clock);
-  // Of each token its id, its log2-probability, and what the message has of it.
+  // Memory of each token: its id, its log2-probability, and its part of the message.
   RequestMemory::Charge memory = call.scope.charge();
   const std::size_t each =
       3 * sizeof(std::int32_t) + (options.tokenizer == nullptr ? 0 : kTokenBytesInMessage);

@@ -34,7 +34,7 @@ class GenerateStream final : public TokenReactor<v1::GenerateResponse> {
  public:
   using TokenReactor::TokenReactor;
 
-  // As run().
+  // Starts the call; the status is run()'s.
   grpc::Status begin(PreparedGeneration prepared, const StreamingOptions& streaming,
                      const Clock& clock);
 
@@ -92,7 +92,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
     bool done = false;
   };
 
-  // What came of a try to submit a sequence.
+  // The result of a try to submit a sequence.
   struct Attempt {
     enum class Lacks { kNothing, kPlace, kMemory };  // who lacks memory waits for a place, too
     grpc::Status status;                             // OK: it was taken
@@ -106,8 +106,8 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
   // window is full, another thread is at it, or there is nothing to do.
   std::optional<std::size_t> claim() EXCLUDES(mutex_);
   Attempt submit(std::size_t index) EXCLUDES(mutex_);
-  // After the try: counts a refused sequence out, and joins the waiting rooms of what it lacked,
-  // unless it had `joined` them before. Returns whether to try again at once.
+  // Settles a try: counts a refused sequence out, and joins the waiting rooms of what it lacked,
+  // unless it had `joined` them before. Returns true if it is to be tried again at once.
   bool settle(std::size_t index, Attempt attempt, Attempt::Lacks& joined) EXCLUDES(mutex_);
   void join(Attempt::Lacks lacks);
   void on_room() noexcept override EXCLUDES(mutex_);

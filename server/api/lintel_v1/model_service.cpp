@@ -84,8 +84,8 @@ void write_state_growth(const Transformer& transformer, std::int64_t most, v1::M
   }
 }
 
-// What a token adds to a state that grows without an end: the mean of many, as memory comes in
-// pages.
+// Bytes that a token adds to a state that grows without an end: the mean of many, as memory comes
+// in pages.
 std::int64_t state_bytes_per_value(const Transformer& transformer) {
   constexpr std::int64_t kValues = 1 << 16;
   const std::size_t more = transformer.state_bytes(2 * kValues) - transformer.state_bytes(kValues);
@@ -238,7 +238,7 @@ void write_entry(const ServiceContext& context, const ModelRegistry::Entry& entr
   add_aliases(context, wire);
 }
 
-// Of a model that is in memory.
+// Adds the chat template of a model that is in memory.
 void add_chat_template(const ServedModel& model, v1::Model& wire) {
   if (model.chat == nullptr) return;
   const ChatTemplate* const chat = model.chat->find(/*has_tools=*/false);
@@ -306,7 +306,7 @@ std::string piece_of(const Tokenizer& tokenizer, std::int32_t id) {
                                               : tokenizer.bytes_of(id));
 }
 
-// As to_text(), with special tokens as they are spelt.
+// Like to_text(), with special tokens as they are spelt.
 std::string text_with_special(const Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
   std::string text;
   auto begin = ids.begin();

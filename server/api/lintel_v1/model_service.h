@@ -28,7 +28,7 @@ class ModelService final : public HandlerService {
   const TimePoint started_ = context_.clock.now();
 };
 
-// Sampling with what the checkpoint recommends where it names nothing.
+// Fills in the checkpoint's recommendations for sampling that the request does not name.
 api::SamplingParams with_defaults(api::SamplingParams sampling, const SamplingDefaults& defaults);
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire);
 // All about a model that is ready.

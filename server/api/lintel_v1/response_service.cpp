@@ -29,7 +29,7 @@ constexpr int kReplayedEvents = 512;  // of a message
 constexpr std::size_t kOutputCopies = 6;
 constexpr std::size_t kEscapedBytes = 6;  // of a byte in JSON
 constexpr std::size_t kPieceBytes = 24;   // of a delta
-// Of a response whose events are made again: itself, as it is repeated, and its last events.
+// Copies in memory of a response whose events are made again: itself, and the last events.
 constexpr std::size_t kRepeatedCopies = 4;
 // Bytes of a tree of log-probabilities for each byte of their text, and of an item without its
 // text.
@@ -107,7 +107,7 @@ bool can_never_fit(const grpc::Status& refused) {
          read_status_details(refused).precondition == "SESSION_MEMORY";
 }
 
-// Whether a request that was refused so will be refused again.
+// True if a request that was refused so will be refused again.
 bool is_final(const grpc::Status& refused) {
   return refused.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
          refused.error_code() == grpc::StatusCode::OUT_OF_RANGE ||
@@ -135,20 +135,20 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     if (!started.ok()) drop_record(started);
     return started;
   }
-  // Before begin().
+  // Stores the response in `store` as it runs. REQUIRES: called before begin().
   void keep(ResponseStore& store, ResponseRecord record, std::shared_ptr<RunningResponse> running) {
     store_ = &store;
     record_ = std::move(record);
     running_ = std::move(running);
   }
 
-  // Before begin(): what the response may hold while it runs.
+  // Holds the memory of the running response. REQUIRES: called before begin().
   void charge(RequestMemory::Charge memory) { memory_ = std::move(memory); }
 
-  // Before begin(): the last message of one that does not fail has these items, and its output.
+  // Adds these items and the output to the last message, unless the call fails. Before begin().
   void keep_items(Json items) { kept_ = std::move(items); }
 
-  // In the place of begin(): repeats the answer of a response that is over.
+  // Repeats the answer of a response that is over, in place of begin().
   void replay(const ResponseRecord& record, bool streams, std::int64_t starting_after) {
     is_replayed_ = true;
     if (streams) {
@@ -185,7 +185,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     if (!is_kept) store_->abandon(digits);
   }
 
-  // Where the events of a message belong; null: none is wanted.
+  // The message that takes the events; null: none are wanted.
   v1::ResponseEvents* events_of(v1::ResponseEvents& message) {
     if (streams_) return &message;
     return is_background_ ? &unsent_ : nullptr;
@@ -239,7 +239,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
 
   void conclude(v1::ResponseEvents* last, grpc::Status status, TokenUse used) noexcept override {
     const bool is_over = last != nullptr && status.ok();  // as the model or its limit has it
-    // With the server; the next one runs it again.
+    // The server ends, and with it the response; the next one runs it again.
     const bool is_left =
         is_background_ && record_ && !is_over && !is_cancelled_ && calls().closed();
     grpc::Status ended = catch_exceptions([&] {
@@ -265,7 +265,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     const auto answer = [this, last, ended, used, is_over](SessionError error) {
       grpc::Status answered = catch_exceptions([&] {
         if (!ended.ok()) return copy_of(ended);
-        // kFenced: it was deleted meanwhile.
+        // kFenced: the response was deleted meanwhile.
         if (error != SessionError::kNone && error != SessionError::kFenced) {
           grpc::Status refused = response_refusal(error, "");
           if (!streams_) return refused;
@@ -320,15 +320,15 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   bool is_full_ = false;  // it has kMostOutputBytes
   const ServiceContext* context_ = nullptr;
   v1::ChatResponse chat_;  // what the entries of one message make
-  // Of a response that is stored; null: it is not.
+  // State of a response that is stored; null: it is not.
   ResponseStore* store_ = nullptr;
   std::optional<ResponseRecord> record_;
   std::shared_ptr<RunningResponse> running_;
-  // Of one in the background.
+  // State of a response in the background.
   bool is_background_ = false;
   v1::ResponseEvents unsent_;  // events that its own client does not want
   int logged_ = 0;             // events of the message that are in its log
-  // Of an answer that is repeated.
+  // State of an answer that is repeated.
   bool is_replayed_ = false;
   std::unique_ptr<RepeatedEvents> repeated_;  // as events
   v1::ResponseEvents replay_piece_;
@@ -548,7 +548,7 @@ grpc::Status ResponseService::read_conversation(const std::string& owner, const 
   const ResponseRequest& request = read.request;
   Json& items = read.items;
   RequestMemory::Charge& memory = read.chat.memory;
-  // Once while they are read, then for the other copies of them.
+  // Charged once for the earlier items while they are read, then for their other copies.
   RequestBudget earlier(memory, /*copies=*/1, read.chat.is_cancelled);
   grpc::Status status = read_earlier(owner, earlier, read);
   RequestRefusal refusal = earlier.refusal();
@@ -696,7 +696,7 @@ grpc::Status ResponseService::charge_running(const CallScope& scope, const Respo
   const GenerationRequest& request = prepared.prepared.checked.request;
   const auto tokens = static_cast<std::size_t>(request.max_new_tokens);
   const std::size_t longest = prepared.output.tokenizer->longest();
-  // As JSON.
+  // Bytes of a token's values as JSON.
   constexpr std::size_t kTokenBytes = 64;
   const std::size_t values =
       request.log2_probs ? 1 + static_cast<std::size_t>(request.top_log2_probs) : 0;

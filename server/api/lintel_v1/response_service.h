@@ -48,7 +48,7 @@ class ResponseService final : public HandlerService {
     std::string parent;            // digits of the response that it continues; empty: none
     std::size_t chain_bytes = 0;   // of the items of that and of those before it, as JSON
     bool is_compacted = false;     // it is read for one item that stands for it
-    // Of a connection's turn:
+    // Members of a connection's turn:
     std::optional<std::string> earlier;  // the items before it, as JSON; none: the store has them
     bool is_kept = false;                // by the connection, which gets `kept`
     nlohmann::ordered_json kept;         // its items without `earlier`
@@ -76,7 +76,7 @@ class ResponseService final : public HandlerService {
                      ResponseRecord record, PreparedChat prepared, ResponseCall& stream);
   // One in the background whose process is gone, without a client.
   void run_again(const ResponseRecord& record);
-  // Of a request with an Idempotency-Key: fills in what is known of a record under its id.
+  // Fills in what is known of a record under the id of a request with an Idempotency-Key.
   // is_answered: the stream repeats its answer.
   grpc::Status find_repeated(const Call& call, const ReceivedResponse& received,
                              const ResponseRequest& request, ResponseRecord& record,

@@ -30,7 +30,7 @@ constexpr std::int64_t kFarthestPosition = std::int64_t{1} << 53;
 std::size_t most_bytes_of(const Transformer& model, std::int64_t history_tokens) {
   const ModelConfig& config = model.config();
   const std::int64_t values = config.max_tokens() == 0 ? kFarthestPosition : config.max_tokens();
-  // In windows text continues past the model's length.
+  // Windows let text continue past the model's length.
   const bool ends = config.modality == ModalityKind::kImage;
   return most_snapshot_bytes(model, values,
                              ends ? std::min(values, history_tokens) : history_tokens);
@@ -213,9 +213,9 @@ grpc::Status RestoreCall::take_data(const std::string& data) {
 
 grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
   grpc::Status status;
-  // Before anything else is read or held.
+  // The size is checked before anything else is read or held.
   const SessionManager::Options& sessions = context_.sessions.options();
-  // Of a model that is not in memory nothing is known yet.
+  // Nothing is known yet of a model that is not in memory.
   const bool is_any = model_ == nullptr && context_.manager.loads_on_request();
   const std::size_t most = is_any ? sessions.session_memory_bytes
                                   : most_restored_bytes(context_.models, model_.get(), sessions);
@@ -387,7 +387,7 @@ void RestoreCall::OnCancel() {
 }
 
 void RestoreCall::finish(grpc::Status status) {
-  // What the call holds is free before its client can know the end.
+  // Frees what the call holds before its client can know the end.
   if (!proof_id_.empty()) {
     context_.sessions.remove(std::exchange(proof_id_, {}), call_.scope.caller().name);
   }

@@ -29,15 +29,15 @@ namespace lintel {
 // Checks that a snapshot can become a session here.
 
 // The most bytes a snapshot of the model's sessions may have: a state and a history as long as
-// there can be, and 64 KiB. Of any model that is ready where it is null. At most the memory for
-// sessions.
+// there can be, and 64 KiB. The most for any model that is ready if `model` is null. At most the
+// memory for sessions.
 std::size_t most_restored_bytes(const ModelRegistry& models, const ServedModel* model,
                                 const SessionManager::Options& store);
 
 // DATA_LOSS for bytes that are damaged, INVALID_ARGUMENT for a field that makes no sense.
 grpc::Status snapshot_refused(const SnapshotError& error);
 
-// Whether the model can continue the snapshot: its weights, attention and weight type, its
+// Checks that the model can continue the snapshot: its weights, attention and weight type, its
 // numerics unless other ones are accepted, and tokens that it has.
 grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model,
                             bool accept_other_numerics);
@@ -72,7 +72,7 @@ class RestoreCall final : public RpcReactor {
   grpc::Status take_data(const std::string& data);
   grpc::Status begin_proof();
   void proof_ended(RequestOutcome outcome);
-  // Whether the tokens led to the snapshot's state.
+  // Fails if the tokens did not lead to the snapshot's state.
   grpc::Status check_proof();
   // A session of the image, or why there is none.
   grpc::Status restore(const SessionImage& image, const SessionOptions& options, SessionInfo& made);

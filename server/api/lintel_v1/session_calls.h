@@ -27,7 +27,7 @@ class Semaphore {
  public:
   explicit Semaphore(int most) : free_(most) {}
 
-  // Held until the pointer and its copies are gone; null where none is free.
+  // Takes a place, held until the pointer and its copies are gone; null: none is free.
   std::shared_ptr<void> take() {
     if (free_.fetch_sub(1) > 0) {
       return {&free_, [](std::atomic<int>* free) { free->fetch_add(1); }};
@@ -42,8 +42,8 @@ class Semaphore {
 
 // PieceStream: an answer that is there and goes out in pieces, as fast as its reader takes them.
 
-// One message is made at a time, when the one before it is out. What the pieces are made of goes
-// when the reader does. Threads: gRPC's.
+// One message is made at a time, when the one before it is out. The source of the pieces is
+// destroyed with the reader. Threads: gRPC's.
 template <typename Message>
 class PieceStream final : public ResponseStream<Message> {
  public:
@@ -93,7 +93,7 @@ class PieceStream final : public ResponseStream<Message> {
   std::optional<grpc::Status> failure_ GUARDED_BY(this->mutex_);
 };
 
-// Where a token came from, as the wire has it.
+// The source of a token, as messages have it.
 
 inline v1::ValueSource wire_source(TokenSource source) {
   switch (source) {

@@ -25,7 +25,7 @@ namespace lintel {
 
 namespace {
 
-// For balancers, in whose logs a session's id has no business.
+// A key for balancers, in whose logs a session's id has no business.
 std::string affinity_key(const std::string& id) {
   Sha256 hash;
   hash.add(id);
@@ -358,7 +358,7 @@ grpc::Status SessionService::read_history(CallScope& scope, const v1::ReadHistor
   const Owner& caller = scope.caller().name;
   std::shared_ptr<void> place;
   if (grpc::Status taken = take_place(place); !taken.ok()) return taken;
-  // What is not there is refused below; a session in use may have gone on meanwhile, up to here.
+  // Tokens that are not there are refused below; a session in use may have more by then.
   const std::int64_t to = checked.to.value_or(info.num_tokens);
   const std::int64_t count = std::clamp<std::int64_t>(to - checked.from, 0, info.num_tokens);
   SessionMemory::Result admitted =
@@ -419,7 +419,7 @@ grpc::Status SessionService::snapshot(CallScope& scope, const v1::SnapshotSessio
 
   std::shared_ptr<void> place;
   if (grpc::Status taken = take_place(place); !taken.ok()) return taken;
-  // Twice: the parts, and the bytes that they become.
+  // Charged twice: for the parts, and for the bytes that they become.
   const std::int64_t held =
       info.window > 0 ? std::min(info.num_tokens, info.window) : info.num_tokens;
   const std::size_t bytes = 2 * most_snapshot_bytes(*model->transformer, held, info.num_tokens);
@@ -427,7 +427,7 @@ grpc::Status SessionService::snapshot(CallScope& scope, const v1::SnapshotSessio
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
 
   SnapshotOf about = snapshot_of({}, *model);
-  // Of a stored session the store knows it.
+  // The store knows the numerics of a stored session.
   const std::optional<SessionInfo> stored =
       context_.persistent_sessions == nullptr
           ? std::nullopt

@@ -60,7 +60,7 @@ class SessionService final : public HandlerService {
   // model.
   grpc::Status find(CallScope& scope, const std::string& id, SessionPin& pin, AbsentModel& absent,
                     SessionInfo& info) const;
-  // Of a session that the caller has; OK where it is no refusal.
+  // The status for a refusal of a session that the caller has; OK if it is none.
   grpc::Status refused(const SessionRefusal& refusal, const CallScope& scope,
                        const std::string& id) const;
 

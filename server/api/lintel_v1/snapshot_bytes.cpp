@@ -15,7 +15,7 @@ constexpr std::size_t kBesideBytes = 64 << 10;
 // A token in memory, and the mark that may stand at it.
 constexpr std::size_t kHistoryTokenBytes = sizeof(std::int32_t) + sizeof(HistoryMark);
 
-// Of tokens from before a change that is all that is known.
+// Numerics of tokens from before a change, if nothing more is known.
 constexpr const char* kUnknownNumerics = "unknown";
 
 }  // namespace
