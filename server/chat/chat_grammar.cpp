@@ -101,7 +101,7 @@ void declare_parameters(const api::ChatParams& request, std::vector<grammar::Too
   }
 }
 
-// What is made of a part of a request: names it for the cache, and adds it to a grammar.
+// The grammar of one part of a request: its name in the cache, and the function that adds it.
 struct Part {
   std::string source;
   std::string field;  // of the request
@@ -117,7 +117,7 @@ Part calls_part(const api::ChatParams& request, grammar::ToolDialect dialect) {
       .dialect = dialect,
       .mode = is_forced(request) || has_format ? Mode::kRequired : Mode::kAuto,
       .parallel = request.parallel_tool_calls,
-      // Before a document white space is the constraint's, which has no text then.
+      // The constraint allows white space before a document, which is no text then.
       .leading_lines = !has_format,
       .is_forced = is_forced(request)};
   std::vector<grammar::ToolSpec> specs = specs_of(request);
@@ -141,7 +141,7 @@ Part format_part(const api::ChatParams& request) {
   if (request.format == Format::kPattern) {
     return {json_text({"pattern", request.format_text}), "structured_outputs.regex",
             [&request](grammar::Grammar& grammar, auto*) {
-              // By itself it is an expression, so that the group around it is one, too.
+              // Compiled alone first: the group must not make an expression of an invalid one.
               std::size_t work = 0;
               grammar::pattern_dfa(request.format_text, grammar::Spelling::kUtf8, &work);
               return grammar.add_dfa(std::make_shared<const grammar::Dfa>(grammar::pattern_dfa(

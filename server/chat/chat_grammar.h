@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the answer of a chat may be, as a grammar: response_format, grammar, tool_choice.
+// Grammars of a chat's answers: response_format, grammar, tool_choice.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -21,7 +21,7 @@ namespace lintel {
 
 struct ChatGrammar {
   std::shared_ptr<const grammar::Grammar> grammar;  // null: the answer is free
-  // Of the answers that begin with a call, at least; null: there are none.
+  // The grammar of answers that begin with a call, at least; null: there are none.
   std::shared_ptr<const grammar::Grammar> calls;
   // Keywords of schemas that were left out, "PATH KEYWORD, ..."; empty: none.
   std::string relaxed;
@@ -30,7 +30,7 @@ struct ChatGrammar {
   std::string closed;
 };
 
-// Nothing: calls are not read.
+// The grammar's name of the dialect; nothing: calls are not read.
 std::optional<grammar::ToolDialect> grammar_dialect(ToolDialect dialect);
 
 // The vocabularies of models, with the masks of what is often inside of texts. Made when one is

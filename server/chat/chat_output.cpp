@@ -38,7 +38,7 @@ ChatOutput chat_output(const api::ChatParams& request, const ChatPrompt& prompt,
 ChatChoice::ChatChoice(const ChatOutput& output, std::uint32_t index)
     : output_(output), index_(index), reader_(output.reader, &output.tools), stop_(output.stops) {
   if (output.thinking != ThinkingStart::kOpenedHalf) return;
-  // What the prompt has of the tag.
+  // The part of the tag that the prompt has.
   constexpr std::string_view kHalf = "<think";
   std::vector<OutputDelta> none;
   reader_.push(kHalf, none);
@@ -91,7 +91,7 @@ void ChatChoice::count_reasoning() {
   for (const std::uint64_t begin : begins_) {
     if (span->begin <= begin && begin < end) ++reasoning_tokens_;
   }
-  // Of an open reasoning the last ones may be of its end.
+  // The last tokens of an open reasoning may be part of its end.
   std::erase_if(begins_, [&](std::uint64_t begin) { return span->end || begin < end; });
 }
 
@@ -143,7 +143,7 @@ void ChatChoice::add_content(const OutputDelta& delta, v1::ChatResponse& message
   if (!text.empty()) {
     v1::ChatDelta& wire = add_delta(message);
     wire.set_content(text);
-    // Of what a stop text holds back the tokens come with the text.
+    // Tokens of a text that a stop text holds back come with it.
     add_tokens(delta.offset + delta.text.size(), wire);
   }
   if (has_stopped) end(v1::CHAT_FINISH_REASON_STOP, message);

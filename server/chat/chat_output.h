@@ -24,7 +24,7 @@ namespace lintel {
 // Calls of an answer, which ends where more would come. docs/chat.md names it.
 inline constexpr std::size_t kMostCalls = 128;
 
-// What the choices of one request have in common. Constant; outlives them.
+// The common part of all choices of one request. Constant; outlives them.
 struct ChatOutput {
   std::shared_ptr<const Tokenizer> tokenizer;
   OutputReader::Options reader;
@@ -40,7 +40,7 @@ struct ChatOutput {
   bool token_ids = false;  // deltas have those of their tokens
   std::uint64_t seed = 0;
 };
-// Of a request and its prompt.
+// The output of a request and its prompt.
 ChatOutput chat_output(const api::ChatParams& request, const ChatPrompt& prompt,
                        std::shared_ptr<const Tokenizer> tokenizer);
 
@@ -60,7 +60,7 @@ class ChatChoice {
   void push(const ChatToken& token, v1::ChatResponse& message);
   // The sample ended. by_itself: not by a limit.
   void finish(bool by_itself, v1::ChatResponse& message);
-  // Whether a stop text, its last call or kMostCalls has ended it before its sample did.
+  // True if a stop text, its last call or kMostCalls has ended it before its sample did.
   bool is_over() const { return is_over_; }
 
   std::int64_t tokens() const { return tokens_; }
@@ -78,12 +78,12 @@ class ChatChoice {
   v1::ChatDelta& add_delta(v1::ChatResponse& message);
   void add(std::span<const OutputDelta> deltas, v1::ChatResponse& message);
   void add_content(const OutputDelta& delta, v1::ChatResponse& message);
-  // Those of the content that begin before `end`.
+  // Adds the tokens of the content that begin before `end`.
   void add_tokens(std::uint64_t end, v1::ChatDelta& delta);
   void count_reasoning();
-  // Those of the reasoning do not wait for the content.
+  // Drops tokens of the reasoning, which do not wait for the content.
   void drop_reasoning();
-  // What the token adds to the output.
+  // The text that the token adds to the output.
   std::string_view text_of(std::int32_t id) const;
   v1::ContentToken content_token(std::int32_t id, float log2_prob) const;
   void end(v1::ChatFinishReason reason, v1::ChatResponse& message);
@@ -101,7 +101,7 @@ class ChatChoice {
   std::vector<std::int32_t> ids_;  // of tokens since the last delta, where they are asked for
 };
 
-// Whether the arguments of a call are a whole document of JSON. Its numbers may be larger than
+// True if the arguments of a call are a whole document of JSON. Its numbers may be larger than
 // those of a double: they are passed on as they were written.
 bool is_whole_json(std::string_view text);
 

@@ -76,8 +76,8 @@ class Conversation {
     if (!kwargs_.contains(name)) kwargs_[name] = std::move(value);
   }
 
-  // reasoning_effort as the variables that templates have for it; those of the request are
-  // stronger.
+  // Sets reasoning_effort as the variables that templates have for it; the request's own variables
+  // win.
   void set_effort() {
     const std::string& effort = request_.reasoning_effort;
     if (effort.empty()) return;
@@ -126,7 +126,7 @@ class CommonTokens {
   CommonTokens(const Tokenizer& tokenizer, const ChatPrompt& prompt,
                const std::vector<PlainText>& plain)
       : tokenizer_(tokenizer), prompt_(prompt), plain_(plain) {
-    // Where each token ends, if they are the text byte for byte (normalisation may change it).
+    // The end of each token, if they are the text byte for byte (normalisation may change it).
     std::size_t end = 0;
     ends_.reserve(prompt.ids.size());
     for (const std::int32_t id : prompt.ids) {
@@ -167,7 +167,7 @@ class CommonTokens {
       if (end <= begin || part.begin >= end) continue;
       plain.push_back({std::max(part.begin, begin) - begin, end - begin, part.special_only});
     }
-    // Far enough beyond the difference for every token that could end there.
+    // Long enough for every token that could end at the difference.
     const std::size_t most = common - begin + 4 * std::max<std::size_t>(tokenizer_.longest(), 64);
     return tokenizer_.encode(
         other.substr(begin).substr(0, most),

@@ -22,7 +22,7 @@ namespace lintel {
 // which is the `code` of OpenAI's errors in capitals.
 grpc::Status chat_refusal(const char* reason, const std::string& param, const std::string& message);
 
-// How a model's output continues the prompt's end.
+// The state of the reasoning at the prompt's end.
 enum class ThinkingStart {
   kClosed,      // the output may begin with <think>
   kOpened,      // the prompt ends with <think>
@@ -40,7 +40,7 @@ struct ChatPrompt {
   RenderedText rendered;
   std::vector<std::int32_t> ids;
   // Tokens that the prompt has in common with that of the next turn, for any answer and question;
-  // at most ids.size() - 1. Of kAnswer as before_generation_prompt.
+  // at most ids.size() - 1. For kAnswer the same as before_generation_prompt.
   std::int64_t turn_boundary = 0;
   // Tokens that it has in common with the conversation without a generation prompt.
   std::int64_t before_generation_prompt = 0;
@@ -54,19 +54,19 @@ struct ChatPrompt {
 // CANCELLED where `budget` (null: none) ends a rendering. The request's messages become those that
 // the template is shown.
 //
-// Renders the conversation once for the prompt; once without what asks for an answer, which shows
-// what does (kAnswer; not where nothing asks); and once with a turn more, for
-// ChatPrompt::turn_boundary (kNextTurn). Where reasoning_effort has no value of the template's own,
+// Renders the conversation once for the prompt; once without the request for an answer, to find the
+// text that makes it (kAnswer; not if nothing asks); and once with a turn more, for
+// ChatPrompt::turn_boundary (kNextTurn). If reasoning_effort has no value of the template's own,
 // each value that is tried is a rendering. `late`: of system messages after the first turns.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
                               JsonBudget* budget = nullptr, PromptUse use = PromptUse::kNextTurn,
                               LateSystem late = LateSystem::kUser);
 
-// Whether the conversation's next turn begins with these tokens, the prompt's and those of the
-// answer with its end, where the client sends `answer` (a message of the assistant) back. Renders
-// the conversation once. False also where the template refuses. Throws RenderCancelled.
-// The request's messages are as make_chat_prompt() leaves them, here and below.
+// True if the conversation's next turn begins with these tokens, the prompt's and those of the
+// answer with its end, when the client sends `answer` (a message of the assistant) back. Renders
+// the conversation once. False also if the template refuses. Throws RenderCancelled. The request's
+// messages are as make_chat_prompt() leaves them, here and below.
 bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
                            api::ChatParams& request, const LocalTime& now,
                            const nlohmann::ordered_json& answer,
@@ -77,7 +77,7 @@ std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Toke
                                               api::ChatParams& request, const LocalTime& now,
                                               const nlohmann::ordered_json& answer,
                                               JsonBudget* budget = nullptr);
-// Whether the client sends reasoning back: an assistant's message of the request has some, or there
+// True if the client sends reasoning back: an assistant's message of the request has some, or there
 // is none yet.
 bool sends_reasoning_back(const api::ChatParams& request);
 

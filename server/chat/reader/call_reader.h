@@ -10,7 +10,7 @@
 
 namespace lintel {
 
-// Where a dialect writes calls.
+// Takes the calls that a dialect's reader finds.
 class CallSink {
  public:
   // The next call, and its name.
@@ -43,11 +43,11 @@ class CallReader {
   virtual void finish(Lookahead& /*input*/, CallSink& /*sink*/) {}
 };
 
-// After <tool_call>.
+// Reads after <tool_call>.
 std::unique_ptr<CallReader> make_hermes_reader();
-// After <tool_call>, or after <function= if `bare`. `tools`: null if unknown.
+// Reads after <tool_call>, or after <function= if `bare`. `tools`: null if unknown.
 std::unique_ptr<CallReader> make_xml_reader(const ToolTypes* tools, bool bare);
-// After <|tool_call_start|>.
+// Reads after <|tool_call_start|>.
 std::unique_ptr<CallReader> make_pythonic_reader();
 
 }  // namespace lintel

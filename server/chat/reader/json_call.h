@@ -21,7 +21,7 @@ class JsonCall {
     kEnd,      // the object ended with this byte
   };
 
-  // After the opening brace. Bytes are held while the name has not come, at most kMaxHeldBytes.
+  // Reads a byte after the opening brace. Holds at most kMaxHeldBytes until the name has come.
   Progress step(char byte, CallSink& sink);
   bool announced() const { return announced_; }
 

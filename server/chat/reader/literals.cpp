@@ -16,7 +16,7 @@ bool is_hex_digit(char c) {
 }
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20; }
 
-// What follows the backslash in the escape of a control.
+// Appends what follows the backslash in the escape of a control character.
 void append_control(char c, std::string& json) {
   switch (c) {
     case '\n':

@@ -17,7 +17,7 @@ class JsonNumber {
  public:
   // False: the number does not continue with this byte.
   bool step(char byte);
-  // Whether the bytes so far are a number; whether it has neither fraction nor exponent.
+  // True if the bytes so far are a number; true if it has neither fraction nor exponent.
   bool complete() const { return integer() || at_ == At::kFraction || at_ == At::kExponent; }
   bool integer() const { return at_ == At::kZero || at_ == At::kInteger; }
 
@@ -27,7 +27,7 @@ class JsonNumber {
   At at_ = At::kBegin;
 };
 
-// Whether a text is a number in JSON's form, without fraction and exponent if `integer`.
+// True if a text is a number in JSON's form, without fraction and exponent if `integer`.
 bool is_json_number(std::string_view text, bool integer);
 
 // A JSON object or array from its opening bracket to its partner. Strings and nesting are followed,
@@ -77,8 +77,8 @@ class NameText {
 };
 
 // A literal of Python or JSON, written as JSON: texts, numbers, True False None true false null,
-// lists, tuples, mappings with text keys, a comma at the end, at most 32 levels. What it writes is
-// at most kMaxHeldBytes and a part of a text more.
+// lists, tuples, mappings with text keys, a comma at the end, at most 32 levels. The output is at
+// most kMaxHeldBytes and a part of a text more.
 class LiteralReader {
  public:
   enum class Progress {

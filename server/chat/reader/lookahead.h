@@ -82,7 +82,7 @@ enum class Tag : std::uint8_t {
   kCallStart,
   kCallEnd,
 };
-// None is the beginning of another, and `<` is in none but at its beginning.
+// Texts of the tags. No tag begins another, and `<` is only at their beginnings.
 inline constexpr std::array<std::string_view, 10> kTagTexts = {
     "<think>",     "</think>",    "<tool_call>",  "</tool_call>",        "<function=",
     "</function>", "<parameter=", "</parameter>", "<|tool_call_start|>", "<|tool_call_end|>"};
@@ -91,12 +91,12 @@ inline constexpr std::array<std::string_view, 10> kTagTexts = {
 using Tags = std::uint32_t;
 constexpr Tags tag_bit(Tag tag) { return Tags{1} << static_cast<int>(tag); }
 
-// Which of several tags comes.
+// Finds which of several tags comes.
 class TagMatcher {
  public:
   enum class Result { kMore, kNone, kMatched };
 
-  // After the `<` of any of `tags`.
+  // Begins after the `<` of any of `tags`.
   void begin(Tags tags) {
     alive_ = tags;
     length_ = 1;

@@ -6,8 +6,8 @@
 namespace lintel {
 namespace {
 
-// How many bytes are read again before calls in what waits are no longer looked for: so many for
-// each byte of the output, and at least so many.
+// Bytes that may be read again before held text is no longer searched for calls: so many for each
+// byte of the output, and at least so many.
 constexpr std::uint64_t kRewoundForEachByte = 16;
 constexpr std::uint64_t kRewoundBytes = std::uint64_t{1} << 20;
 
@@ -74,7 +74,7 @@ void OutputReader::finish(OutputEnd end, std::vector<OutputDelta>& deltas) {
   characters_.finish(text);
   input_.append(text);
   run();
-  // What waits is text, in which tags and calls may begin.
+  // Held bytes are text, in which tags and calls may begin.
   while (in_tag_ || (call_ != nullptr && !announced_)) {
     if (in_tag_) {
       not_a_tag();
@@ -130,7 +130,7 @@ Tags OutputReader::tags_here() const {
   if (reasoning || end_think_may_come_) tags |= tag_bit(Tag::kEndThink);
   if (options_.dialect == ToolDialect::kNone) return tags;
   const bool is_pythonic = options_.dialect == ToolDialect::kPythonic;
-  // After a call a closing tag is none of the content, also where it comes again.
+  // A closing tag after a call is none of the content, even if it is repeated.
   if (num_calls_ > 0) tags |= tag_bit(is_pythonic ? Tag::kCallEnd : Tag::kEndToolCall);
   if (input_.offset() < plain_until_) return tags;
   if (has_content_ && !options_.calls_after_text) return tags;

@@ -29,14 +29,14 @@ enum class OutputEnd {
   kLength,  // a limit ended it: what waits is dropped, as it may be a part of a tag
 };
 
-// What a piece of output adds.
+// A change that a piece of output makes.
 struct OutputDelta {
   enum class Kind { kReasoning, kContent, kCall };
 
   Kind kind = Kind::kContent;
   // Whole characters of reasoning or content; of a call, the next piece of its arguments.
   std::string text;
-  // Of reasoning and content: the bytes of output before `text`, which is there byte for byte.
+  // Bytes of output before `text`, which is there byte for byte; of reasoning and content.
   std::uint64_t offset = 0;
   std::size_t call = 0;  // of a call: its index, from 0
   std::string name;      // of the first delta of a call; empty in others
@@ -47,7 +47,7 @@ struct OutputDelta {
 // whose arguments cannot be read, stays without its closing brace. Bytes that are no UTF-8 are read
 // as U+FFFD, and offsets count its bytes.
 //
-// Time is linear in the output. What waits is at most kMaxWaitingBytes for white space and for the
+// Time is linear in the output. Held text is at most kMaxWaitingBytes for white space and for the
 // white space in tags, and kMaxHeldBytes for a call whose name has not come and for an argument
 // that comes whole; longer ones are text. Used by one thread at a time.
 class OutputReader {
@@ -74,21 +74,21 @@ class OutputReader {
   // The server ended the reasoning, not the model: the first </think> in what follows is dropped.
   void expect_end_of_thought() { end_think_may_come_ = true; }
 
-  // Whether the first call is complete and `parallel` is false: generation can end.
+  // True if the first call is complete and `parallel` is false: generation can end.
   bool stopped() const { return mode_ == Mode::kStopped; }
   std::size_t num_calls() const { return num_calls_; }
   // Returns whether the arguments of each call are complete so far.
   bool calls_are_whole() const { return calls_are_whole_ && (num_calls_ == 0 || last_is_whole_); }
-  // Whether what comes next belongs to the reasoning, as far as the output is decided.
+  // True if the next byte belongs to the reasoning, as far as the output is decided.
   bool in_reasoning() const { return mode_ == Mode::kReasoning; }
 
-  // Where the reasoning lies in the output, in bytes: after <think>, and before </think> or the tag
-  // of the call that ends it. Tokens between are tokens of reasoning.
+  // The place of the reasoning in the output, in bytes: after <think>, and before </think> or the
+  // tag of the call that ends it. Tokens between are tokens of reasoning.
   struct ReasoningSpan {
     std::uint64_t begin = 0;
     std::optional<std::uint64_t> end;  // nothing while it is open
   };
-  // Nothing: there is none so far.
+  // The span of the reasoning; nothing: there is none so far.
   const std::optional<ReasoningSpan>& reasoning() const { return reasoning_; }
   // The bytes of output that were read: whole characters, U+FFFD included.
   std::uint64_t read_bytes() const { return input_.read_bytes(); }
@@ -134,7 +134,7 @@ class OutputReader {
   std::vector<OutputDelta>* deltas_ = nullptr;  // of the call of push or finish,
   std::size_t first_delta_ = 0;                 // its own from this one
 
-  // What is marked in the input: a tag that may be coming, or a call without a name.
+  // The marked part of the input: a tag that may be coming, or a call without a name.
   bool in_tag_ = false;
   TagMatcher tag_;
   std::unique_ptr<CallReader> call_;  // after the start tag, until the call or its list ends

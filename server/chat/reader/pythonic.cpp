@@ -16,7 +16,7 @@ class PythonicReader final : public CallReader {
  public:
   Progress step(char byte, Lookahead& /*input*/, CallSink& sink) override {
     const Progress progress = step_list(byte, sink);
-    // What cannot be read after the first announcement is dropped.
+    // A call that cannot be read after the first announcement is dropped.
     return progress == Progress::kNotACall && announced_ ? Progress::kDropRest : progress;
   }
 

@@ -89,7 +89,7 @@ class FunctionSchema {
 
   const Json& root() const { return root_; }
 
-  // Those that a reader of types has found.
+  // Types that a reader has found.
   std::unordered_map<const Json*, TypeSet> types;
 
   // The schema that `$ref` of a schema names; null: there is none.
@@ -118,7 +118,7 @@ class FunctionSchema {
     }
   }
 
-  // Whether nothing of a schema counts but its `$ref`.
+  // True if nothing of a schema counts but its `$ref`.
   bool is_reference_alone(const Json& schema) const {
     return is_old_draft_ && schema.contains("$ref");
   }
@@ -257,8 +257,8 @@ class SchemaTypes {
     add_properties(document_.root(), 0, found);
     return found;
   }
-  // Of those that add_properties() has seen: of `patternProperties`, and whether any schema
-  // has them or a schema as `additionalProperties`.
+  // `patternProperties` that add_properties() has seen, and whether any schema has them or a schema
+  // as `additionalProperties`.
   const std::set<std::string>& patterns() const { return patterns_; }
   bool has_others() const { return has_others_; }
 
@@ -354,7 +354,7 @@ class OtherTypes {
  public:
   explicit OtherTypes(const FunctionSchema& document) : document_(document) {}
 
-  // Nothing: none are known.
+  // The types of a parameter; nothing: none are known.
   std::optional<TypeSet> of(const Json& schema, const std::string& name, int depth) {
     if (!schema.is_object() || depth > kMaxDepth || ++visits_ > kMaxVisits) return std::nullopt;
     std::optional<TypeSet> found;
@@ -405,7 +405,7 @@ class ValueCheck {
  public:
   explicit ValueCheck(const FunctionSchema& document) : document_(document) {}
 
-  // Whether an object may have a member.
+  // True if an object may have a member.
   bool member(const Json& schema, const std::string& name, const Json& value, int depth) {
     return holds(schema, depth, [&](const Json& one, int at) {
       return one.is_boolean() || own_member(one, name, value, at);
@@ -422,7 +422,7 @@ class ValueCheck {
     });
   }
 
-  // Whether `self` takes a schema without what it combines, and those that it combines do.
+  // True if `self` takes the schema without those that it combines, and these hold as well.
   template <typename Self>
   bool holds(const Json& schema, int depth, const Self& self) {
     if (depth > kMaxDepth || ++visits_ > kMaxVisits) return true;
@@ -520,7 +520,7 @@ class ValueCheck {
   std::size_t visits_ = 0;
 };
 
-// Whether a value of a parameter may be a text or something else.
+// True if a value of a parameter may be a text or something else.
 bool is_ambiguous(TypeSet types) {
   return (types & (kTextType | kAnyType)) != 0 && types != kTextType;
 }

@@ -29,7 +29,7 @@ class ToolTypes {
 
   ToolTypes() = default;
   // `tools`: the list of a request, each {"type": "function", "function": {"name", "parameters"}}
-  // or {"type": "function", "name", "parameters"}. What is of another shape has no types.
+  // or {"type": "function", "name", "parameters"}. Tools of another shape have no types.
   explicit ToolTypes(const nlohmann::json& tools);
   explicit ToolTypes(const nlohmann::ordered_json& tools);
 
@@ -37,7 +37,7 @@ class ToolTypes {
   const Parameters* find(std::string_view function) const;
   // The types of a parameter, also of one that `properties` does not name; 0: unknown.
   TypeSet types(std::string_view function, const std::string& parameter) const;
-  // Whether the schema of a parameter takes a value, as far as its types, `enum`, `const`, bounds
+  // True if the schema of a parameter takes a value, as far as its types, `enum`, `const`, bounds
   // of numbers, `required`, and the same of members and items say.
   bool takes(std::string_view function, const std::string& parameter,
              const nlohmann::json& value) const;

@@ -137,7 +137,7 @@ class TagName {
   TagName(bool function, const ToolTypes::Parameters* declared)
       : function_(function), declared_(declared) {}
 
-  // Of a name that is not declared.
+  // Reads a byte of a name that is not declared.
   Progress step_other(char byte) {
     if (byte == '>') return text_.empty() ? Progress::kFailed : Progress::kEnd;
     if (is_white_space(byte) || byte == '"' || byte == '\'') {
@@ -183,7 +183,7 @@ class XmlReader final : public CallReader {
     kValueBegin,  // a line feed is dropped
     kValueBeginCr,
     kValue,
-    // What may end a value, marked at its first byte.
+    // Possible ends of a value, marked at their first byte.
     kValueCr,
     kValueLf,
     kValueTag,
@@ -474,7 +474,7 @@ CallReader::Progress XmlReader::step(char byte, Lookahead& input, CallSink& sink
 }
 
 void XmlReader::finish(Lookahead& input, CallSink& sink) {
-  // What waits is a part of the value, but for white space after </parameter>.
+  // Held bytes are a part of the value, but for white space after </parameter>.
   while (input.marked() && state_ != State::kBodyTag) {
     if (state_ == State::kAfterParameter) {
       end_value(sink);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What expressions call: operators, attributes, filters, tests and methods, on values.
+// Functions that expressions call: operators, attributes, filters, tests and methods, on values.
 #pragma once
 
 #include <array>
@@ -56,7 +56,7 @@ Value positive_of(const Value& value);
 Value attribute_of(Arena& arena, const Value& value, const Text& name, int method);
 // `a[key]`: the key, else the method.
 Value item_of(Arena& arena, const Value& value, const Value& key);
-// missing() or none: a part that is omitted.
+// Omitted parts are missing() or none.
 Value slice_of(Arena& arena, const Value& value, const Value& start, const Value& stop,
                const Value& step);
 // Items by an attribute as filters name it, "a.b.0"; numbers are items.
@@ -69,8 +69,8 @@ bool apply_test(Arena& arena, int id, const Value& value, const Arguments& argum
 
 // methods.cpp. The method that a value has by this name; undefined: it has none.
 Value bound_method(Arena& arena, const Value& value, int method, const Text& name);
-// Whether Python's type has such an attribute, which a template does not get: a key of the name is
-// then hidden, too.
+// True if Python's type has such an attribute, which templates do not get: a key of the name is
+// hidden by it, too.
 bool hides_key(const Value& value, int method);
 Value call_method(Arena& arena, const BoundMethod& method, const Arguments& arguments);
 

@@ -14,21 +14,21 @@
 
 namespace lintel {
 
-// What a checkpoint recommends (generation_config.json). A member that is not set is not named
-// there.
+// The sampling that a checkpoint recommends (generation_config.json). Members that it does not name
+// are not set.
 struct SamplingDefaults {
   std::optional<float> temperature, top_p, min_p, repetition_penalty;
   std::optional<std::uint32_t> top_k;
   std::vector<std::string> stop_strings;  // texts that end an answer, as eos_token_id does
 };
-// Of a model directory; nothing where there is no such file of at most 1 MiB, or its values are
-// none of these. Of stop_strings, a text or a list: at most 16 texts of at most 256 bytes each.
+// Reads the defaults of a model directory; none if the file is missing, larger than 1 MiB or has no
+// such values. stop_strings is a text or a list: at most 16 texts of at most 256 bytes each.
 SamplingDefaults load_sampling_defaults(const std::filesystem::path& directory);
 
 // Made once when a model is loaded; shared by threads.
 class ChatModel {
  public:
-  // dialect: in place of what the templates show.
+  // dialect: used in place of the one that the templates show.
   ChatModel(ChatTemplates templates, SamplingDefaults defaults,
             std::optional<ToolDialect> dialect = std::nullopt);
 
@@ -36,7 +36,7 @@ class ChatModel {
   const SamplingDefaults& defaults() const { return defaults_; }
   // Null: chat is not served, failure() says why.
   const ChatTemplate* find(bool has_tools) const { return templates_.find(has_tools); }
-  // Of a template of find().
+  // The traits of a template that find() returned.
   const TemplateTraits& traits(const ChatTemplate& chat_template) const;
   std::string failure() const;
 

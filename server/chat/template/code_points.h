@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python's str knows of code points: classes and case, of Unicode 14.
+// Properties of code points that Python's str uses: classes and case, of Unicode 14.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ CaseMapping title_of(char32_t code);
 // The character that ends at `end`: where it begins. REQUIRES: 0 < end <= text.size().
 std::size_t begin_of_last(std::string_view text, std::size_t end);
 
-// Where the white space at `begin` ends, and where that before `end` begins.
+// The end of the white space at `begin`, and the beginning of that before `end`.
 std::size_t skip_spaces(std::string_view text, std::size_t begin);
 std::size_t skip_spaces_back(std::string_view text, std::size_t end);
 

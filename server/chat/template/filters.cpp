@@ -17,14 +17,14 @@
 namespace lintel::jinja {
 namespace {
 
-// map in map, and so on.
+// Depth of map in map, and so on.
 constexpr int kMaxFilterDepth = 16;
 
 using Filter = Value (*)(Arena& arena, const Value& value, const Arguments& arguments, int depth);
 
 bool is_given(const Value& value) { return !value.is(Kind::kMissing) && !value.is(Kind::kNone); }
 
-// What templates see of `value | lower` and the like: its text.
+// The text that `value | lower` and the like read.
 const Text& soft_text(Arena& arena, const Value& value) { return *str_of(arena, value); }
 
 // Orders texts without case unless asked otherwise.
@@ -372,7 +372,7 @@ Arguments rest_of(const Arguments& arguments, std::size_t taken) {
   return rest;
 }
 
-// map and select take what is false as empty.
+// map and select take a false value as empty.
 List items_if_true(Arena& arena, const Value& value) {
   return is_true(value) ? items_of(arena, value) : List{};
 }
@@ -531,7 +531,7 @@ Value filter_sort(Arena& arena, const Value& value, const Arguments& arguments, 
   const bool case_sensitive = flag_argument(sensitive, false);
   std::vector<Value> names = {attribute};
   if (attribute.is(Kind::kText)) names = split(arena, *attribute.text, arena.text_of(","), -1);
-  // As lists, whose equal items need no order.
+  // Keys are lists, whose equal items need no order.
   sort_by(arena, items, flag_argument(reverse, false), [&](const Value& item) {
     std::vector<Value> keys;
     for (const Value& name : names) keys.push_back(key_of(arena, item, name, case_sensitive));

@@ -240,7 +240,7 @@ Interpreter::Flow Interpreter::run_for(const Statement& statement, Scope& scope,
     if (flow == Flow::kBreak) break;
     completed = completed || flow == Flow::kNormal;
   }
-  // As jinja2 has it: also after a loop whose every round was left by break or continue.
+  // A loop whose every round was left by break or continue runs its else block: jinja2 does.
   if (completed) return Flow::kNormal;
   Scope* const otherwise = arena_.make(Scope{.parent = &scope});
   return run_block(statement.otherwise, *otherwise, out);

@@ -39,11 +39,11 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // Before run(). A name that the template does not use has no effect.
+  // Sets a variable before run(). A name that the template does not use has no effect.
   void set_variable(std::string_view name, const Value& value);
   // Throws EvaluationError and TemplateRefusal.
   void run(TextBuilder& out);
-  // Of what is evaluated, for errors.
+  // The line that is being evaluated, for errors.
   std::size_t line() const { return line_; }
 
  private:

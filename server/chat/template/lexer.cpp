@@ -26,7 +26,7 @@ bool is_digit_of(int base, char c) {
   return c >= '0' && c < '0' + std::min(base, 10);
 }
 
-// Digits with single underscores between them. Where they end; `begin` if there are none.
+// The end of digits with single underscores between them; `begin` if there are none.
 std::size_t end_of_digits(std::string_view text, std::size_t begin, int base) {
   std::size_t at = begin;
   while (at < text.size()) {
@@ -180,7 +180,7 @@ bool Lexer::outside(Token& token) {
   return true;
 }
 
-// Where a tag that ends at `place` is left: behind white space that goes with it.
+// The place after a tag that ends at `place`, and after white space that goes with it.
 std::size_t Lexer::end_of_tag(std::size_t place, std::string_view end) const {
   const std::string_view rest = source_.substr(place);
   const bool is_variable = end == "}}";

@@ -31,7 +31,7 @@ struct Token {
   std::string string;     // of kString, without escapes
 };
 
-// CRLF and CR become LF, and one LF at the very end goes.
+// Replaces CRLF and CR by LF, and drops one LF at the very end.
 std::string with_unix_lines(std::string_view source);
 
 // Refers to a source of with_unix_lines, which outlives it.

@@ -79,8 +79,8 @@ void write_json(const Message& value, std::string& out, int depth) {
   }
 }
 
-// Whether a call of the history has no arguments, as clients write that: null, an empty list, or
-// either as a text, also one of white space alone.
+// True if a call of the history has no arguments, in any form of clients: null, an empty list, or
+// either as a text, or a text of white space alone.
 bool is_empty(const Message& arguments) {
   if (arguments.is_null()) return true;
   if (arguments.is_array()) return arguments.empty();
@@ -139,7 +139,7 @@ class MessagePreparation {
   static bool is_system(const Message& message) {
     return has_role(message, "system") || has_role(message, "developer");
   }
-  // Of a message after the first turns.
+  // True if the template refuses the message after the first turns.
   bool is_refused(const Message& message) const {
     return (has_role(message, "system") && !traits_.late_system) ||
            (has_role(message, "developer") && !traits_.late_developer);

@@ -12,7 +12,7 @@
 namespace lintel::jinja {
 
 enum class Method : std::uint8_t {
-  // Of texts.
+  // Methods of texts.
   kCapitalize,
   kCount,  // of lists, too
   kEndsWith,
@@ -37,17 +37,17 @@ enum class Method : std::uint8_t {
   kStrip,
   kTitle,
   kUpper,
-  // Of mappings.
+  // Methods of mappings.
   kGet,
   kItems,
   kKeys,
   kValues,
-  // Of lists.
+  // Methods of lists.
   kIndex,
-  // That Python has and templates do not get.
+  // Methods that Python has and templates do not get.
   kCopy,
   kChanging,
-  // Of loops.
+  // Attributes of loops.
   kCycle,
   kLoopIndex,
   kLoopIndex0,
@@ -60,7 +60,7 @@ enum class Method : std::uint8_t {
   kLoopNextItem,
   kLoopDepth,
   kLoopDepth0,
-  // Of macros.
+  // Attributes of macros.
   kName,
 };
 
@@ -81,7 +81,7 @@ struct MethodEntry {
   Method method;
 };
 
-// By name; "index" and "count" have several owners.
+// Sorted by name; "index" and "count" have several owners.
 constexpr MethodEntry kMethods[] = {
     {"append", kLists, Method::kChanging},
     {"capitalize", kText, Method::kCapitalize},

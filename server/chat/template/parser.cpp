@@ -151,7 +151,7 @@ class Parser {
     made->constant = value;
     return made;
   }
-  // Of bytes that live as long as the tree.
+  // A text made of bytes that live as long as the tree.
   const Text* text_of(std::string_view bytes) {
     Text text;
     text.data = bytes.data();
@@ -653,7 +653,7 @@ class Parser {
   static bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, name) != names.end();
   }
-  // Until a tag of one of the names, which is the next token; without names until the end.
+  // Parses until a tag of one of the names, which is the next token; without names until the end.
   Block block(std::initializer_list<std::string_view> ends) {
     const Level level(*this);
     Block body;

@@ -82,7 +82,7 @@ bool has(const std::optional<std::string>& text, std::string_view words) {
   return text && text->find(words) != std::string::npos;
 }
 
-// Whether the words of the call stand after the user's.
+// True if the words of the call stand after the user's.
 bool shows_call(const std::optional<std::string>& text) {
   if (!text) return false;
   const std::size_t user = text->find(kUserWords);
@@ -91,7 +91,7 @@ bool shows_call(const std::optional<std::string>& text) {
          text->find("probe_value", from) != std::string::npos;
 }
 
-// Whether a message of the role may follow the first turns: it is shown there, or nowhere.
+// True if a message of the role may follow the first turns: it is shown there, or nowhere.
 bool takes_late(ProbedTemplate& probed, const char* role) {
   constexpr std::string_view kWords = "probe_late";
   const ProbeJson message = {{"role", role}, {"content", kWords}};
@@ -121,8 +121,8 @@ bool opens_thinking_with(ProbedTemplate& probed, const ProbeJson& kwargs) {
   return begin != std::string::npos && added.find("</think>", begin) == std::string::npos;
 }
 
-// What stands between the reasoning and the content of an answer. As Qwen's templates have it,
-// where this one shows no reasoning, or other words there.
+// The text between the reasoning and the content of an answer. The one of Qwen's templates, if this
+// template shows no reasoning, or other words there.
 std::string reasoning_end_of(ProbedTemplate& probed) {
   constexpr std::string_view kThought = "probe_thought", kAnswer = "probe_answer";
   ProbeJson answer = {{"role", "assistant"}, {"content", kAnswer}};

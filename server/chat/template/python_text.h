@@ -14,7 +14,7 @@ namespace lintel::jinja {
 const Text* str_of(Arena& arena, const Value& value);
 void add_str(TextBuilder& builder, Arena& arena, const Value& value);
 const Text* repr_of(Arena& arena, const Value& value);
-// As ascii(): code points beyond ASCII as escapes.
+// Python's ascii(): code points beyond ASCII as escapes.
 const Text* ascii_of(Arena& arena, const Value& value);
 
 // The shortest decimal that is read as this number: "1.0", "1e+16", "nan".

@@ -15,7 +15,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::uint8_t kBigIntegerSubtype = 1;
-// As the allocator gives them out: a list or an object, a text, and a name in an index.
+// Bytes that the allocator takes: for a list or an object, a text, and a name in an index.
 constexpr std::int64_t kContainerBytes = 32;
 constexpr std::int64_t kTextBytes = 48;
 constexpr std::int64_t kIndexBytes = 96;
@@ -116,7 +116,7 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
     return found == level.places.end() ? members.size() : found->second;
   }
 
-  // Room for one more. The old values and the new place are there for a moment.
+  // Makes room for one more value. The old values and the new place are there for a moment.
   template <typename Value>
   bool make_room(std::vector<Value>& values) {
     if (values.size() < values.capacity()) return true;

@@ -31,7 +31,7 @@ struct Argument {
 
 enum class StepKind : std::uint8_t { kAttribute, kItem, kSlice, kCall, kFilter, kTest };
 
-// What follows an operand: `.name`, `[i]`, `[a:b:c]`, `(...)`, `| name(...)`, `is name(...)`.
+// A step after an operand: `.name`, `[i]`, `[a:b:c]`, `(...)`, `| name(...)`, `is name(...)`.
 struct PostfixStep {
   StepKind kind;
   std::uint32_t line = 0;
@@ -171,7 +171,7 @@ struct Syntax {
 // kSyntax or kBound.
 Syntax parse_template(std::string_view source, const TemplateLimits& limits);
 
-// By name; -1: unknown. (filters.cpp, tests.cpp, methods.cpp)
+// The id of a name; -1: unknown. (filters.cpp, tests.cpp, methods.cpp)
 int filter_of(std::string_view name);
 int test_of(std::string_view name);
 int method_of(std::string_view name);

@@ -25,7 +25,7 @@ constexpr std::string_view kGivenVariables[] = {
     "messages",  "tools",     "documents", "add_generation_prompt",
     "bos_token", "eos_token", "pad_token", "unk_token"};
 constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-// As transformers has it: the blank at its end is missing where the template cuts white space off.
+// transformers' mark; its last blank is missing if the template cuts white space off.
 constexpr std::string_view kContinueMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 bool is_utf8(std::string_view text) {

@@ -23,8 +23,8 @@
 
 namespace lintel {
 
-// Where bytes of a rendered text come from. An added token may be cut out of a text only where all
-// its bytes are the template's.
+// The origin of bytes of a rendered text. An added token may be cut out of a text only if all its
+// bytes are the template's.
 enum class TextOrigin : std::uint8_t {
   kTemplate,   // the template itself, texts of special tokens, roles
   kContent,    // a message, a tool, a document, an argument of the request
@@ -42,13 +42,13 @@ struct RenderedText {
   std::vector<TextSpan> spans;  // of all of `text`, ascending; neighbours differ in origin
 };
 
-// What a template may take. A template beyond it fails with TemplateError::Kind::kBound.
+// Limits of a template. A template beyond one fails with TemplateError::Kind::kBound.
 struct TemplateLimits {
-  // Of parsing.
+  // Limits of parsing.
   std::size_t source_bytes = std::size_t{1} << 20;
   int nesting = 64;             // of statements and expressions within each other
   std::size_t nodes = 100'000;  // of statements, expressions, filters, tests, arguments
-  // Of a render. A step is a node evaluated, an item passed or 64 bytes made or looked through.
+  // Limits of a render. A step is a node evaluated, an item passed or 64 bytes made or read.
   std::uint64_t steps = 5'000'000;
   int macro_depth = 32;
   std::size_t text_bytes = std::size_t{16} << 20;    // of one text
@@ -101,10 +101,10 @@ struct LocalTime {
   int second = 0;
   std::string zone;  // "CET"
 };
-// In the time zone of the process.
+// The time in the time zone of the process.
 LocalTime local_time(std::time_t time);
 
-// Of one render. What the pointers refer to must outlive the call.
+// The input of one render. REQUIRES: the objects that the pointers refer to outlive the call.
 struct RenderInput {
   // A list of objects.
   const nlohmann::ordered_json* messages = nullptr;
@@ -122,7 +122,7 @@ struct RenderInput {
   JsonBudget* budget = nullptr;
 };
 
-// Whether a member of `kwargs` of this name would take the place of a variable that is given
+// True if a member of `kwargs` of this name would take the place of a variable that is given
 // otherwise: messages, tools, documents, add_generation_prompt, texts of special tokens.
 bool is_given_variable(std::string_view name);
 
@@ -145,12 +145,12 @@ class ChatTemplate {
   const SpecialTokenTexts& special_tokens() const { return special_tokens_; }
   const TemplateLimits& limits() const { return limits_; }
 
-  // Whether the template has a variable or a function of this name.
+  // True if the template has a variable or a function of this name.
   bool has_variable(std::string_view name) const;
 
-  // On the caller's thread. Integers that a JSON number cannot hold are as parse_request_json
-  // (request_json.h) keeps them. Throws TemplateError of kind kFailed or kBound, TemplateRefusal,
-  // and RenderCancelled.
+  // Renders on the caller's thread. Integers that a JSON number cannot hold are as
+  // parse_request_json (request_json.h) keeps them. Throws TemplateError of kind kFailed or kBound,
+  // TemplateRefusal, and RenderCancelled.
   RenderedText render(const RenderInput& input) const;
 
  private:

@@ -58,7 +58,7 @@ const Text* change_characters(Arena& arena, const Text& text, Change change) {
   return builder.finish(text.markup);
 }
 
-// Whether a capital sigma at `begin` ends a word, as Python has it.
+// True if a capital sigma at `begin` ends a word, by Python's rule.
 bool is_final_sigma(Arena& arena, std::string_view text, std::size_t begin) {
   bool follows = false;
   std::size_t at = begin;
@@ -155,7 +155,7 @@ const Text* replace(Arena& arena, const Text& text, const Text& from, const Text
   TextBuilder builder(arena);
   std::size_t done = 0;
   if (from.size == 0) {
-    // Before each character, and at the end.
+    // An empty `from` matches before each character, and at the end.
     std::size_t at = 0;
     for (std::int64_t i = 0; i != count; ++i) {
       builder.add_part(text, done, at);

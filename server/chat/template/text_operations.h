@@ -40,7 +40,7 @@ const Text* title_of_words(Arena& arena, const Text& text);  // the filter
 // islower, isupper.
 bool is_lower_text(Arena& arena, const Text& text);
 bool is_upper_text(Arena& arena, const Text& text);
-// Whether there are characters, and each fits.
+// True if there are characters, and `fits` is true of each.
 bool is_all(Arena& arena, const Text& text, bool (*fits)(char32_t));
 std::size_t count_words(Arena& arena, const Text& text);
 

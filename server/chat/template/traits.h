@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server finds out of a template by rendering it, and messages made ready by that.
+// Traits of a template, found by rendering it, and messages made ready by them.
 #pragma once
 
 #include <cstdint>
@@ -38,21 +38,21 @@ struct TemplateTraits {
   bool tools = false;         // tools are shown
   bool tools_failed = false;  // a render with tools failed: whether they are shown is not known
   bool system = false;        // system messages are shown
-  // Whether messages of these roles may follow the first turns: they are shown there, or nowhere.
+  // True if messages of these roles may follow the first turns: they are shown there, or nowhere.
   bool late_system = false;
   bool late_developer = false;
   bool repeated_user = false;  // a user's message may follow another
-  // Whether the generation prompt leaves the reasoning open: without arguments, and with
+  // True if the generation prompt leaves the reasoning open: without arguments, and with
   // enable_thinking and thinking true or false.
   bool opens_thinking = false;
   bool opens_thinking_on = false;
   bool opens_thinking_off = false;
-  // Of enable_thinking, thinking, reasoning_effort, preserve_thinking and verbosity those that the
-  // template has as variables.
+  // Variables of the template among enable_thinking, thinking, reasoning_effort, preserve_thinking
+  // and verbosity.
   std::vector<std::string> variables;
-  // Of reasoning_content, reasoning and thinking those that the source has.
+  // Names in the source among reasoning_content, reasoning and thinking.
   std::vector<std::string> reasoning_names;
-  // What the template writes between reasoning and content: white space and </think>.
+  // The text that the template writes between reasoning and content: white space and </think>.
   std::string reasoning_end;
   bool has_developer = false;  // the source names the role
 
@@ -88,10 +88,10 @@ nlohmann::ordered_json prepare_messages(nlohmann::ordered_json messages,
 // The templates of a model, by name.
 struct ChatTemplates {
   std::map<std::string, ChatTemplate, std::less<>> templates;
-  // Those that cannot be parsed: why, with the line.
+  // Errors of templates that cannot be parsed, with the line.
   std::map<std::string, TemplateError, std::less<>> failures;
 
-  // With tools "tool_use" if there is one; else "default". Null: there is none.
+  // Returns "tool_use" for tools if there is one, else "default"; null: there is none.
   const ChatTemplate* find(bool has_tools) const;
 };
 

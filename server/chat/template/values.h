@@ -235,8 +235,8 @@ class Arena {
 
   const TemplateLimits& limits() const { return limits_; }
 
-  // Throw EvaluationError beyond the bounds, and RenderCancelled. What walks values, texts or
-  // variables charges what it looks at: time and cancellation are looked at here alone.
+  // Throw EvaluationError beyond the bounds, and RenderCancelled. Functions that walk values, texts
+  // or variables charge their work: only these look at time and cancellation.
   void charge_steps(std::uint64_t steps) {
     charge(std::min(steps, limits_.steps + 1) * kBytesPerStep);  // more would pass 64 bits
   }
@@ -357,13 +357,13 @@ const Text* part_of(Arena& arena, const Text& text, std::size_t begin, std::size
 // The byte at which a character begins; the text's size for its number of characters.
 std::size_t byte_of_character(Arena& arena, const Text& text, std::size_t character);
 
-// What kinds are called in errors.
+// The name of a kind in errors.
 const char* name_of(Kind kind);
 
 // Python's truth, equality and order. Order throws for kinds that have none.
 bool is_true(const Value& value);
 bool are_equal(Arena& arena, const Value& a, const Value& b, int depth = 0);
-// Negative, 0, positive. NaN: *unordered is set.
+// Returns a negative number, 0 or a positive one. NaN: *unordered is set.
 int compare(Arena& arena, const Value& a, const Value& b, bool* unordered, int depth = 0);
 bool is_less(Arena& arena, const Value& a, const Value& b);
 // `in`.
