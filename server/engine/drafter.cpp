@@ -28,10 +28,10 @@ Sizes sizes_of(const ModelConfig& config) {
 
 // Drafts that are learnt from weigh half as much after this many that were expected to be right.
 constexpr float kMemory = 32.0f;
-// Before there is a record, a context is believed as if so many drafts had been as right as it
-// says.
+// The weight of a context's own claim before there is a record: as if so many drafts had been as
+// right as it says.
 constexpr float kBelief = 4.0f;
-// So that a request that has been unpredictable may become predictable.
+// The least trust, so that a request that has been unpredictable may become predictable.
 constexpr float kLeastTrust = 0.25f;
 
 constexpr std::size_t kMostContexts = 4;
@@ -63,8 +63,8 @@ Drafter::Drafter(const ModelConfig& config) {
   };
   const auto channels = static_cast<std::size_t>(std::max(config.image.channels, 0));
   const std::size_t row = static_cast<std::size_t>(std::max(config.image.width, 0)) * channels;
-  // Chosen by the steps that samples of MNIST models, and source code and prose as bytes, would
-  // have taken.
+  // The contexts that saved most steps for samples of MNIST models, and source code and prose as
+  // bytes.
   if (config.modality == ModalityKind::kImage && row > 2 * channels && row <= kLongestRow) {
     if (channels == 1) {
       add({1, row, row - 1, row - 2});
@@ -328,7 +328,7 @@ void SampleDrafts::stop_head() {
 void SampleDrafts::reserve() {
   taken_.reserve(static_cast<std::size_t>(most_));
   if (!context_.model.has_draft_head()) return;
-  // What a list outgrows would not be zeroed. A step may read the end of a prompt.
+  // Memory that a list outgrows would not be zeroed. A step may read the end of a prompt.
   followed_.reserve(static_cast<std::size_t>(most_ + context_.model.draft_window()) + 1);
   head_.reserve(DraftHeadPlan::kMostAhead);
   head_probabilities_.reserve(DraftHeadPlan::kMostAhead);

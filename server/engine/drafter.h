@@ -27,7 +27,7 @@ enum class Speculation {
   kOn,    // every draft there is room for: for tests
 };
 
-// Whether the samples of a model draft at all: without a state, a row costs a whole prefix.
+// True if the samples of a model draft at all: without a state, a row costs a whole prefix.
 constexpr bool uses_drafts(Speculation speculation, bool recomputes) {
   return speculation == Speculation::kOn || (speculation == Speculation::kAuto && !recomputes);
 }
@@ -40,10 +40,10 @@ class DraftSource {
   // Drafts for this step, after the sample's first `rows` rows, the last of which is sampled.
   // Returns whether there is one in hand.
   virtual bool begin_drafts(int rows) = 0;
-  // How likely the draft in hand is right, and all before it. REQUIRES: the last call of
-  // begin_drafts or take_draft returned true.
+  // The probability that the draft in hand, and all before it, are right. REQUIRES: the last call
+  // of begin_drafts or take_draft returned true.
   virtual float draft_probability() const = 0;
-  // It gets a row. Returns whether there is one more in hand.
+  // Takes the draft in hand, which gets a row. Returns whether there is one more in hand.
   virtual bool take_draft() = 0;
 };
 
@@ -66,7 +66,7 @@ class Drafter {
   Drafter& operator=(const Drafter&) = default;
   ~Drafter();  // zeroes what it held
 
-  // Upper bound of what one for such a model holds.
+  // Upper bound of the bytes of a drafter for such a model.
   static std::size_t bytes(const ModelConfig& config);
 
   // The next token of the sequence. Clears what was assumed. Cheap: only next_draft() learns from
@@ -76,7 +76,7 @@ class Drafter {
   DraftToken next_draft();
   // The next drafts follow this token as if the sequence had it. Returns whether there is room.
   bool assume(std::int32_t token);
-  // Whether a draft token was accepted. The probability of later ones follows.
+  // Learns whether a draft token was accepted, which changes the probability of later ones.
   void learn(const DraftToken& draft, bool right);
 
  private:
@@ -90,7 +90,7 @@ class Drafter {
     float expected_right = 0;
     float right = 0;
   };
-  // What followed a context. Counts in halves, so that a decayed one keeps its ratio.
+  // The token that followed a context. Counts in halves, so that a decayed one keeps its ratio.
   struct Entry {
     std::int32_t token = 0;
     std::uint16_t tag = 0;
@@ -100,7 +100,7 @@ class Drafter {
 
   // The token `distance` before token `next`; -1 where there is none.
   std::int32_t back(std::uint64_t next, std::size_t distance) const;
-  // Of a context of token `next`.
+  // The hash of a context of token `next`.
   std::uint64_t hash(std::uint64_t next, std::size_t context) const;
   static void count(Entry& entry, std::uint16_t tag, std::int32_t token);
   void learn_observed();
@@ -124,10 +124,10 @@ class SampleDrafts {
  public:
   // `context` outlives the object. Without begin() or fork() there are never any.
   explicit SampleDrafts(const RequestContext& context) : context_(context) {}
-  // Upper bound of what one holds of such a model.
+  // Upper bound of the bytes of an object for such a model.
   static std::size_t bytes(const Transformer& model);
 
-  // From now on there may be up to `most` in a step. `pending`: the sequence's.
+  // Allows up to `most` drafts in a step from now on. `pending`: the sequence's.
   void begin(int most, std::optional<std::int32_t> pending);
   // The same, with what `first` has learnt, which outlives the object.
   void fork(const SampleDrafts& first);
@@ -139,34 +139,34 @@ class SampleDrafts {
   }
   bool has_begun() const { return drafter_ != nullptr; }
 
-  // Before each step: it has had no row yet. reads_prompt: whether the draft head is to read
-  // those rows of a prompt that it may still need.
+  // Called before each step, of which the sample has had no row yet. reads_prompt: the draft head
+  // is to read those rows of a prompt that it may still need.
   void begin_step(bool reads_prompt);
   bool reads_prompt() const { return reads_prompt_; }
   // The token at `position` came after the next of the step's rows that an output or the draft
   // head needs; is_read: the head alone. The plan learns which of the head's draft tokens were
   // right; null: there is none.
   void follow(std::int64_t position, std::int32_t token, bool is_read, DraftHeadPlan* plan);
-  // What to ask the draft head after the step, for `ahead` tokens, which become this sample's.
-  // False: nothing: there is no row to read, or none of a prompt and no token to ask for. Throws
-  // std::bad_alloc.
+  // Makes the request to the draft head after the step, for `ahead` tokens, which become this
+  // sample's. False: there is none, as there is no row to read, or none of a prompt and no token to
+  // ask for. Throws std::bad_alloc.
   bool ask_head(std::size_t first_hidden, int ahead, const DraftHeadPlan& plan,
                 DraftRequest& request);
   // Forgets what the head was asked and has read.
   void stop_head();
 
-  // As DraftSource has it, for rows that begin with token `position`, in a sequence of at most
+  // Implements DraftSource for rows that begin with token `position`, in a sequence of at most
   // `end` tokens. REQUIRES: none are taken.
   bool propose(std::int64_t position, int rows, std::int64_t end);
   float probability() const { return probability_; }
   bool take();
 
-  // Those taken for this step, in order.
+  // Drafts taken for this step, in order.
   int size() const { return static_cast<int>(taken_.size()); }
   std::int32_t token(int i) const { return taken_[static_cast<std::size_t>(i)].proposal.token; }
   int num_drafted() const;  // among them
   enum class Verdict { kKnown, kRight, kWrong };
-  // What became of one: `token` came in its place. Learns from it.
+  // Judges a draft by `token`, which came in its place, and learns from it.
   Verdict judge(int i, std::int32_t token);
   void clear() { taken_.clear(); }
 
@@ -196,7 +196,7 @@ class SampleDrafts {
   std::size_t hidden_ = 0;           // such rows of the sample in this step
   bool reads_prompt_ = false;
   bool has_read_prompt_ = false;  // in this step
-  // What the draft head has read, up to head_at_, and the tokens that it expects from there on.
+  // The state of the draft head up to head_at_, and the tokens that it expects from there on.
   std::optional<DraftState> head_state_;
   const SampleDrafts* forked_from_ = nullptr;  // whose state it takes when the head is next asked
   std::int64_t forked_length_ = 0;             // of that state

@@ -10,7 +10,7 @@ namespace lintel {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
-// Work, as masks count it, of a look at a token with which a call may begin.
+// Work of a look at a token with which a call may begin, in the units of masks.
 constexpr std::size_t kCallTokenCost = 20;
 
 bool is_blank(std::string_view text) {
@@ -25,7 +25,7 @@ void clear_bit(std::int32_t token, std::span<std::uint64_t> words) {
   words[static_cast<std::size_t>(token) / 64] &= ~(std::uint64_t{1} << (token % 64));
 }
 
-// Whether some text before `text` makes it complete `end` and have more than white space after it.
+// True if some text before `text` makes it complete `end` and have more than white space after it.
 bool may_be_overlong(std::string_view text, std::string_view end) {
   for (std::size_t at = text.find(end.back()); at != std::string_view::npos;
        at = text.find(end.back(), at + 1)) {
@@ -134,7 +134,7 @@ bool ConstraintState::find_refused_calls(std::size_t* budget) {
   const auto spend = [&](std::size_t work) { *budget -= std::min(work, *budget); };
   const std::string partial = finder_->text();
   std::optional<grammar::Matcher> start, after_partial;  // none there: no grammar takes `partial`
-  // Whether the token begins no call, or one that the grammar takes.
+  // True if the token begins no call, or one that the grammar takes.
   const auto is_taken = [&](std::int32_t token) {
     const std::string_view text = rules_->text_of(token);
     const std::size_t size = std::min(find_end(text), text.size());
@@ -189,7 +189,7 @@ bool ConstraintState::begins_end() const {
 
 std::size_t ConstraintState::find_end(std::string_view text) const {
   const std::string& end = rules_->constraint_.reasoning_end;
-  // In what is left of earlier tokens and the beginning of this one, else within it.
+  // Looks for an end that begins in earlier tokens first, then for one within this token.
   for (std::size_t left = std::min(reasoning_.size(), end.size() - 1); left > 0; --left) {
     if (!end.starts_with(std::string_view(reasoning_).substr(reasoning_.size() - left))) continue;
     if (text.starts_with(std::string_view(end).substr(left))) return end.size() - left;

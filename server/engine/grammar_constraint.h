@@ -49,7 +49,7 @@ struct GrammarConstraint {
   std::optional<Calls> calls;  // with after_reasoning; none: calls are not looked for in it
 };
 
-// What the samples of a request have in common. Immutable.
+// The rules that all samples of a request share. Immutable.
 class ConstraintRules {
  public:
   // REQUIRES: grammar, vocabulary; with after_reasoning a tokenizer, which outlives the rules.
@@ -65,11 +65,11 @@ class ConstraintRules {
   GrammarConstraint constraint_;
   std::vector<std::int32_t> stop_tokens_;
   const Tokenizer* tokenizer_;
-  // With after_reasoning: tokens of white space alone, and tokens that may complete reasoning_end
-  // and have more than white space after it.
+  // Tokens of white space alone, and tokens that may complete reasoning_end and have more than
+  // white space after it. Filled with after_reasoning.
   std::vector<std::int32_t> blank_;
   std::vector<std::int32_t> overlong_;
-  // With calls: tokens with which a call may begin.
+  // Tokens with which a call may begin. Filled with calls.
   struct CallTokens {
     std::vector<std::int32_t> whole;  // that need no text before
     std::vector<std::int32_t> others;
@@ -77,18 +77,18 @@ class ConstraintRules {
   std::map<char, CallTokens> call_tokens_;  // by their first byte
 };
 
-// How far the new tokens of one sample are. Used by one thread at a time.
+// The progress of one sample's new tokens. Used by one thread at a time.
 class ConstraintState {
  public:
   // `rules` outlive the object.
   explicit ConstraintState(const ConstraintRules& rules);
 
-  // Whether the mask of the next token is made.
+  // True if the mask of the next token is made.
   bool ready() const { return ready_; }
   // Makes it, or continues to, with what is left of *budget (TokenMatcher::prepare). Returns
   // ready().
   bool prepare(std::size_t* budget);
-  // Whether the text or its next mask takes more work than is served (TokenMatcher::exceeded).
+  // True if the text or its next mask takes more work than is served (TokenMatcher::exceeded).
   bool exceeded() const {
     return (phase_ == Phase::kBeforeText || phase_ == Phase::kText) && matcher_.exceeded();
   }
@@ -115,9 +115,9 @@ class ConstraintState {
   // budget was used up.
   bool find_refused_calls(std::size_t* budget);
   void forbid(std::int32_t token, grammar::MaskWords& words) const;
-  // Whether the reasoning so far ends with a beginning of reasoning_end.
+  // True if the reasoning so far ends with a beginning of reasoning_end.
   bool begins_end() const;
-  // Where in the next token's `text` the reasoning has ended; npos: it has not.
+  // The place in the next token's `text` where the reasoning has ended; npos: it has not.
   std::size_t find_end(std::string_view text) const;
 
   const ConstraintRules* rules_;

@@ -110,8 +110,8 @@ namespace {
 
 // The most that the larger number may take of the smaller one's time, to be adopted and to be kept.
 constexpr double kWorthBeginning = 0.90, kWorthKeeping = 0.95;
-// Of the time with the other number: the difference is clear, and the next try of long steps far
-// away.
+// Share of the other number's time below which the difference is clear, so that the next try of
+// long steps is far away.
 constexpr double kClear = 0.75;
 constexpr int kClearPause = 8;
 // Helpers that never come: a try ends after so many times its steps.

@@ -25,7 +25,7 @@ namespace lintel {
 // fewer helpers, and may sleep then. Thread-safe.
 class IntraOpParallelism {
  public:
-  // workers: threads that may help or lead. cores: how many there are for all workers of the
+  // workers: threads that may help or lead. cores: the number of cores for all workers of the
   // process: no more threads than that compute at a time.
   IntraOpParallelism(std::size_t workers, std::size_t cores);
   ~IntraOpParallelism();
@@ -35,12 +35,12 @@ class IntraOpParallelism {
   // ---- Of the worker itself.
 
   StepThreadPool& team(std::size_t worker) { return *teams_[worker].team; }
-  // Whether it has requests.
+  // Notes whether the worker has requests.
   void set_leading(std::size_t worker, bool leads);
   // Threads that may share its step, itself included: what is idle, by the number of those who
   // lead.
   std::size_t available() const;
-  // How many helpers it would have. Returns how many of them have to be called.
+  // Asks for so many helpers. Returns how many of them have to be called.
   std::size_t want(std::size_t worker, std::size_t helpers);
 
   // ---- Of an idle worker.
@@ -69,11 +69,11 @@ class IntraOpParallelism {
 
 // ThreadCountTuner: how many threads are to share a step, by what steps have taken.
 
-// Whether a second thread is worth its core depends on the model, the rows, the caches and on who
-// else wants the core, and no table knows that. So it is tried: now and then some steps run with
-// twice or half as many threads, in turn with as many steps as before, and the faster one stays;
-// but twice as many have to save a tenth of the time, for they take twice the cores. What stays as
-// it is is tried ever more seldom.
+// Finds by trial how many threads are worth their cores, which depends on the model, the rows, the
+// caches and other users of the cores. Now and then some steps run with twice or half as many
+// threads, in turn with as many steps as before, and the faster number stays; but twice as many
+// have to save a tenth of the time, for they take twice the cores. A number that stays the same is
+// tried ever more seldom.
 //
 // The bits of a step do not depend on its threads, so the choice may depend on clocks.
 class ThreadCountTuner {
@@ -83,13 +83,13 @@ class ThreadCountTuner {
 
   // The number for a step of `rows` rows, a power of two, at most `available`.
   int choose(int rows, int available);
-  // How many are to be there for it and the next ones: more than are to share it while more are
-  // tried, and where others of the last steps had more. Once a step.
+  // The number of threads to have ready for this and the next steps: more than are to share it
+  // while more are tried, and if others of the last steps had more. Called once a step.
   int wanted();
-  // What a step of as many rows took that choose() was just asked for, and which `threads` shared.
+  // Notes the time of the step that choose() was just asked for, and which `threads` shared.
   void note(int threads, Duration took);
 
-  // Steps of a try: as many as this of either number, in turns of kTurn. Of long steps so many as
+  // Steps of a try: as many as this of either number, in turns of kTurn. Long steps have as many as
   // take kTryTime, in shorter turns: half of a try runs with the number that may be the worse one.
   static constexpr int kTurn = 8;
   static constexpr std::size_t kSamples = 32;
@@ -105,7 +105,7 @@ class ThreadCountTuner {
     std::array<Duration, kSamples> took;
     std::size_t count = 0;
   };
-  // Of steps with about as many rows.
+  // Steps with about as many rows.
   struct Class {
     int threads = 1;  // what has proved best
     int tried = 0;    // the number that is tried now; 0: none
@@ -136,9 +136,9 @@ class ThreadCountTuner {
 // Used by the worker's thread.
 class StepSharing {
  public:
-  // step_threads: at most so many threads share a step, and wherever they are idle; 0: as many as
-  // make it faster; is_large: of a model whose steps do, as they read its weights from memory. The
-  // others outlive this.
+  // step_threads: the most threads that share a step, whenever they are idle; 0: as many as make it
+  // faster; is_large: the model's steps are faster with more, as they read its weights from memory.
+  // The others outlive this.
   StepSharing(IntraOpParallelism& help, RequestQueue& queue, std::size_t worker, int step_threads,
               bool is_large)
       : help_(help),
@@ -150,15 +150,15 @@ class StepSharing {
   StepThreadPool& team() { return help_.team(worker_); }
   void set_leading(bool leads) { help_.set_leading(worker_, leads); }
 
-  // Before and after a step of `rows` rows.
+  // Called before and after a step of `rows` rows.
   void begin(int rows, TimePoint now);
   void end(Duration took);
-  // Whether helpers were there for the step.
+  // True if helpers were there for the step.
   bool is_shared() const { return threads_ > 1; }
 
  private:
-  // Calling takes a system call and waking another thread: seldom, and ever more seldom while no
-  // helper comes.
+  // Pauses between calls of helpers, which take a system call and wake another thread: seldom, and
+  // ever more seldom while no helper comes.
   static constexpr Duration kLeastPause = std::chrono::milliseconds(2);
   static constexpr Duration kLongestPause = std::chrono::milliseconds(256);
 

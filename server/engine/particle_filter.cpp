@@ -37,7 +37,7 @@ ParticleFilter::ParticleFilter(const RequestContext& context, std::vector<Sequen
 void ParticleFilter::gather() {
   const bool all_there =
       std::ranges::all_of(runs_, [](const Sequence& run) { return run.waits() || run.finished(); });
-  // Once they have ended there is nothing more to do.
+  // Nothing is left to do once the runs have ended.
   if (!all_there || log2_evidence_) return;
   const std::int64_t position = runs_.front().num_tokens();
   if (runs_.front().finished()) return end(position);

@@ -15,7 +15,7 @@ namespace lintel {
 
 // Sequential Monte Carlo over the positions of a sequence (Doucet and Johansen 2009, "A tutorial on
 // particle filtering and smoothing", section 3). GenerationRequest::particles runs go through them,
-// each drawing for itself and taking the known tokens, which weigh it. What is aimed at is
+// each drawing for itself and taking the known tokens, which weigh it. The target distribution is
 //
 //   prod over drawn positions of q(x_t | x_<t)  *  prod over known ones of p(x_t | x_<t),
 //
@@ -33,8 +33,8 @@ class ParticleFilter {
   // their tokens are kept here.
   ParticleFilter(const RequestContext& context, std::vector<Sequence>& runs, SampleEvents& outlet);
 
-  // Between two steps. Where all runs wait for each other: resamples, and all may continue. Where
-  // all have ended: the samples are chosen and reported.
+  // Called between two steps. If all runs wait for each other, resamples, and all may continue. If
+  // all have ended, the samples are chosen and reported.
   void gather();
 
   // Makes of a run's result each sample's. One that was ended from outside has what was reported so
@@ -43,7 +43,7 @@ class ParticleFilter {
 
  private:
   void end(std::int64_t position);
-  // What all have in common, up to the tokens' number `end`.
+  // Reports the tokens that all particles share, up to number `end`.
   void tell_agreed(std::size_t end);
 
   const RequestContext& context_;

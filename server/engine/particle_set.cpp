@@ -11,7 +11,7 @@
 namespace lintel {
 namespace {
 
-// Of the largest weight, so that none overflows and one is 1.
+// The weight divided by the largest one, so that none overflows and one is 1.
 double share_of_largest(double log2_weight, double largest) {
   return std::exp2(log2_weight - largest);
 }

@@ -39,9 +39,9 @@ struct ParticleCopy {
   bool operator==(const ParticleCopy&) const = default;
 };
 
-// What turns particles into those chosen: who is chosen stays where it is, and who is chosen more
-// than once takes the places of those who are not. copies: overwritten. REQUIRES: `chosen` ascends,
-// and is as many as there are particles.
+// Lists the copies that turn particles into the chosen ones: a chosen particle stays in its place,
+// and one chosen more than once also takes places of those not chosen. copies: overwritten.
+// REQUIRES: `chosen` ascends, and has as many items as there are particles.
 void list_copies(std::span<const std::size_t> chosen, std::vector<ParticleCopy>& copies);
 
 // A token that a particle has taken.
@@ -66,12 +66,12 @@ class ParticleSet {
   ParticleSet(const ParticleSet&) = delete;
   ParticleSet& operator=(const ParticleSet&) = delete;
 
-  // What such a set takes, in bytes.
+  // Bytes of such a set.
   static std::size_t bytes(int num_particles, std::int64_t most_tokens);
 
   // The particle's next token.
   void append(int particle, const ParticleToken& token);
-  // It gave a known token this probability.
+  // Weighs the particle by the probability that it gave to a known token.
   void weigh(int particle, double log2_prob) {
     log2_weights_[static_cast<std::size_t>(particle)] += log2_prob;
   }
@@ -86,7 +86,7 @@ class ParticleSet {
   // them: 0 .. their number. Never gets less.
   std::size_t agreed();
 
-  // As many particles as places in `chosen`, by their weights. The same.
+  // Chooses a particle for each place in `chosen`, by their weights. `position` as in resample().
   void choose(std::int64_t position, std::span<std::size_t> chosen) const;
 
   std::span<const ParticleToken> tokens(std::size_t particle) const { return tokens_[particle]; }

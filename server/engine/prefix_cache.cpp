@@ -15,8 +15,8 @@
 namespace lintel {
 namespace {
 
-// With the allocator's own share: the node, its place in the order of use and among its parent's
-// children, and of a root the part and its owner's name.
+// Bytes with the allocator's own share: the node, its place in the order of use and among its
+// parent's children, and of a root the part and its owner's name.
 constexpr std::size_t kNodeBytes = 320;
 constexpr std::size_t kRootBytes = 512;
 // The same of a state: its object, and its place in the order of worth.
@@ -29,14 +29,14 @@ std::size_t bytes_of_block(const SharedBlock& block) {
   return kHandleBytes + kBlockBytes + SharedBlock::bytes_of(block.bytes().size());
 }
 
-// Of a state that shares nothing.
+// Bytes of a state that shares nothing.
 std::size_t bytes_alone(const SavedState& state) {
   std::size_t bytes = state.bytes.size();
   for (const SharedBlock& block : state.blocks) bytes += bytes_of_block(block);
   return bytes;
 }
 
-// Where a child whose edge begins with the token stands, or would.
+// The place of the child whose edge begins with the token, or where it would be.
 auto place_of(std::vector<PrefixTree::Node*>& children, std::int32_t token) {
   return std::ranges::lower_bound(
       children, token, {}, [](const PrefixTree::Node* child) { return child->edge.front(); });
@@ -323,10 +323,10 @@ void PrefixTree::take_leaf(Node& node, Gone& gone) {
 
 namespace {
 
-// Of the budget: what the tokens of prompts may take, and the longest of them of that.
+// Parts of the budget, 1 / N: for the tokens of prompts, and of that for the longest prompt.
 constexpr std::size_t kPathShare = 8;
 constexpr std::size_t kLongestPathShare = 4;
-// Of the budget: the largest state that is kept.
+// Part of the budget, 1 / N, for the largest state that is kept.
 constexpr std::size_t kLargestStateShare = 2;
 
 PrefixPartKey key_of(const PrefixCache::Reader& reader) {
@@ -376,8 +376,8 @@ void PrefixCache::change(const Body& body) noexcept {
   {
     MutexLock lock(mutex_);
     catch_exceptions([&] { body(removed); }, [] {});
-    // Before the limit is asked for: either it is less by what was admitted just now, or the
-    // admitting thread sees these bytes.
+    // Stored before the limit is read: either the limit is less by what was admitted just now, or
+    // the admitting thread sees these bytes.
     bytes_.store(held());
     shrink(limit(), removed);
     bytes_.store(held());
@@ -387,7 +387,7 @@ void PrefixCache::change(const Body& body) noexcept {
 
 void PrefixCache::evict(Tree::Node& node, Removed& removed) {
   if (on_evicted_ != nullptr && node.kept_for == KeptFor::kTurn) {
-    // Without memory for it the state is lost.
+    // The state is lost if there is no memory to report it.
     catch_exceptions(
         [&]() REQUIRES(mutex_) {
           const PrefixPartKey& key = node.part->key;
@@ -489,7 +489,7 @@ std::int64_t PrefixCache::place_for(const Transformer& model, const Tree::Walk& 
   } else if (walk.matched >= cached + options_.least_tokens) {
     place = walk.matched;
   }
-  // What was asked for is wanted however short it is.
+  // A place that was asked for is kept however short it is.
   if (place == 0 || (asked == 0 && place < options_.least_tokens)) return 0;
   return may_keep(model, place) ? place : 0;
 }
@@ -525,7 +525,7 @@ void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> token
     Tree::Node& root = tree_.root(key_of(reader), reader.adapter, removed.gone);
     Tree::Node& node = tree_.node_behind(tokens, tree_.walk(root, tokens));
     if (node.has_state) return;
-    // Those that are worth less make room before it comes: it has not been used yet.
+    // States that are worth less make room before the new one comes, which has not been used yet.
     const std::size_t bytes = tree_.bytes_added_by(*state);
     const std::size_t most = options_.memory_bytes - options_.memory_bytes / kPathShare;
     while (tree_.state_bytes() + bytes > most && tree_.least_worth() != nullptr) {
@@ -620,7 +620,7 @@ PrefixCache::Stats PrefixCache::stats() const {
 
 namespace {
 
-// Where nothing was measured yet: of a small model on a busy machine.
+// The pace if nothing was measured yet: of a small model on a busy machine.
 constexpr Duration kUsualPace = std::chrono::microseconds(50);
 
 std::int64_t tokens_in_common(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
@@ -663,7 +663,7 @@ void PrefillCoalescer::end(Reading& reading, TimePoint now) {
   bool is_waited_for = false;
   {
     MutexLock lock(mutex_);
-    // Without memory for it the next one is taken for a usual one.
+    // The next reading is taken for a usual one if there is no memory to note this one's pace.
     catch_exceptions([&]() REQUIRES(mutex_) { paces_[reading.key_.model] = pace(reading, now); },
                      [] {});
     readings_.erase(reading.self_);

@@ -37,7 +37,7 @@ class Transformer;
 // (pages of KV caches), which it shares with sequences and other states.
 using SavedState = SharedState;
 
-// Whose prompts: they are computed alike, and belong to one owner. None but its own sees them.
+// The key of prompts that are computed alike and belong to one owner. No other owner sees them.
 struct PrefixPartKey {
   const Transformer* model = nullptr;
   const ServedAdapter* adapter = nullptr;
@@ -45,8 +45,8 @@ struct PrefixPartKey {
   auto operator<=>(const PrefixPartKey&) const = default;
 };
 
-// What a state is kept for, in the order in which states go for want of memory: those of one rank
-// by their worth. The three in the middle are of conversations (docs/chat.md).
+// The purpose of a state, in the order in which states are evicted: those of one rank by their
+// worth. The three in the middle are of conversations (docs/chat.md).
 enum class KeptFor : std::uint8_t {
   kOlderTurn,  // the boundary of a turn with a later one behind it
   kCall,       // before the generation prompt of an answer that may have called a tool
@@ -62,7 +62,7 @@ inline constexpr std::size_t kNumKeptFor = 5;
 class PrefixTree {
  public:
   struct Part;
-  // Constant but for the tree.
+  // A node. Constant but for the tree.
   struct Node {
     Node() = default;
     Node(const Node&) = delete;
@@ -86,7 +86,7 @@ class PrefixTree {
         adapter;  // distinguishes it from a later one at the same address
     Node* root = nullptr;
   };
-  // How far a tree has the tokens of a prompt.
+  // The part of a prompt that a tree has.
   struct Walk {
     Node* node = nullptr;        // whose edge, or end, it got to
     std::int64_t matched = 0;    // tokens that are the same
@@ -96,7 +96,7 @@ class PrefixTree {
   // States by rank, then by worth.
   using StateKey = std::tuple<int, double, Node*>;
   using States = std::map<StateKey, std::shared_ptr<const SavedState>>;
-  // What was taken out, which asks for no memory; to be freed where no lock is held.
+  // Nodes and states taken out, which needs no memory; to be freed where no lock is held.
   struct Gone {
     std::list<Node> nodes;
     States states;
@@ -108,9 +108,9 @@ class PrefixTree {
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  // The part's root. What a part of the same key had with an adapter that is no more goes.
+  // The part's root. Drops nodes of a part with the same key whose adapter is no more.
   Node& root(const PrefixPartKey& key, const SharedAdapter& adapter, Gone& gone);
-  // As far as the prompt matches from the root on; what it passes is used now.
+  // Walks as far as the prompt matches from the root on; nodes on the way count as used now.
   Walk walk(Node& root, std::span<const std::int32_t> prompt);
   // The node after the whole prompt, which is made where there is none: `walk` is the prompt's.
   Node& node_behind(std::span<const std::int32_t> prompt, const Walk& walk);
@@ -120,9 +120,9 @@ class PrefixTree {
   // REQUIRES: the node is no root and has no state.
   void put_state(Node& node, std::shared_ptr<const SavedState> state,
                  KeptFor kept_for = KeptFor::kPrefix);
-  // After a state was put at the boundary of a turn: of the conversation's states before it the
-  // last two stay, and those where another conversation parts; those behind answers that the
-  // conversation left out are dropped. Returns how many were dropped.
+  // Called after a state was put at the boundary of a turn. Of the conversation's earlier states it
+  // keeps the last two, and those where another conversation parts, and drops those after answers
+  // that the conversation left out. Returns how many were dropped.
   std::size_t prune_conversation(Node& turn, Gone& gone);
   // The node after exactly these tokens; null: there is none.
   Node* find(Node& root, std::span<const std::int32_t> tokens);
@@ -133,9 +133,9 @@ class PrefixTree {
   void note_use(Node& node);
   // The state that is worth the least; null: there is none.
   Node* least_worth() const;
-  // It goes for want of memory.
+  // Evicts the state for want of memory.
   void evict_state(Node& node, Gone& gone);
-  // It goes, for it is of no more use, and with it the node if it leads nowhere else.
+  // Drops a state that is of no more use, and with it the node if it leads nowhere else.
   void drop_state(Node& node, Gone& gone);
   std::size_t num_states(KeptFor kept_for) const {
     return num_states_[static_cast<std::size_t>(kept_for)];
@@ -155,10 +155,10 @@ class PrefixTree {
     }
   }
 
-  // Of all states; a block that several of them share counts once.
+  // Bytes of all states; a block that several of them share counts once.
   std::size_t state_bytes() const { return state_bytes_; }
   std::size_t path_bytes() const { return path_bytes_; }
-  // What a state would add.
+  // Bytes that a state would add.
   std::size_t bytes_added_by(const SavedState& state) const;
   // The same where it shares nothing. saved_bytes: with its blocks.
   static std::size_t bytes_of_state(std::size_t saved_bytes);
@@ -175,7 +175,7 @@ class PrefixTree {
   void take_state(Node& node, Gone& gone);
   void set_kept_for(Node& node, KeptFor kept_for);
   void hold_blocks(const SavedState& state);
-  // Of the first `count` blocks.
+  // Releases the first `count` blocks.
   void release_blocks(const SavedState& state, std::size_t count) noexcept;
 
   std::map<PrefixPartKey, Part> parts_;
@@ -192,10 +192,10 @@ class PrefixTree {
 // that beginning is a function of the tokens alone, so what comes of a copy has the same bits.
 //
 // States are kept where a prompt asks for one, and where one leaves those that came before, which
-// may be at its end: a beginning is kept when it is seen for the second time, not for the first.
-// Of conversations more is known: the tokens that a turn has in common with the next one, for any
-// answer and question. There a state is kept at once, and others where the next turn may begin
-// later (KeptFor). A conversation has at most four.
+// may be at its end: a beginning is kept when it is seen for the second time, not for the first. A
+// conversation shows more: the tokens that a turn has in common with the next one, for any answer
+// and question. There a state is kept at once, and others where the next turn may begin later
+// (KeptFor). A conversation has at most four.
 //
 // All kinds of attention have a part in it, those whose states grow too: what a state takes is
 // known before it is copied. Recomputing models have none, their states save nothing.
@@ -203,9 +203,9 @@ class PrefixTree {
 // Prompts are known for each model, adapter and owner apart; no owner's prompt is faster for
 // another's.
 //
-// States take what the budget has beside an eighth of it, which the prompts' tokens have. Of the
-// former the one that is worth the least goes (PrefixTree::note_use), of the latter the longest
-// unused. All of it is spare memory: sessions and calls are admitted as if it were free.
+// States may take seven eighths of the budget, the prompts' tokens one. The state that is worth the
+// least goes first (PrefixTree::note_use), of the tokens the longest unused. All of it is spare
+// memory: sessions and calls are admitted as if it were free.
 //
 // Thread-safe; used between the steps of a worker and, when memory runs out, by any thread.
 class PrefixCache final : public SpareMemory {
@@ -224,21 +224,21 @@ class PrefixCache final : public SpareMemory {
     std::uint64_t saved_tokens = 0;      // not read, of hits
     std::uint64_t evictions = 0;         // states that went for want of memory
     std::size_t bytes = 0;               // held now
-    // Of conversations: tokens of their prompts; prompts that were read from before the boundary of
-    // a turn that was there before; tokens that were known from another prompt, but without a state
+    // Counts of conversations: tokens of their prompts; prompts that were read from before the
+    // boundary of an earlier turn; tokens that were known from another prompt, but without a state
     // after them.
     std::uint64_t chat_cached_tokens = 0, chat_read_tokens = 0;
     std::uint64_t chat_rereads = 0, chat_common_not_cached = 0;
     std::size_t turn_states = 0, call_states = 0, end_states = 0;  // held now
     std::uint64_t chat_states_dropped = 0;  // that a later turn, or the answer, left without use
   };
-  // Who asks.
+  // The reader of a prompt.
   struct Reader {
     const Transformer& model;
     SharedAdapter adapter;  // null: none
     Owner owner;
   };
-  // After how many tokens of a prompt states are wanted.
+  // The numbers of tokens of a prompt after which states are wanted.
   struct Wanted {
     std::int64_t at = 0;    // 0: wherever it is worth it
     bool is_turn = false;   // `at` is the boundary of a conversation's turn
@@ -254,7 +254,7 @@ class PrefixCache final : public SpareMemory {
     std::vector<std::int32_t> tokens;
     std::shared_ptr<const SavedState> state;
   };
-  // What a prompt begins with.
+  // The cached beginning of a prompt.
   struct Beginning {
     std::int64_t cached = 0;        // tokens that the sequence has now
     std::int64_t keep_at = 0;       // keep() is wanted when it has so many; 0: it is not
@@ -267,7 +267,7 @@ class PrefixCache final : public SpareMemory {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Whether prompts of so many tokens are looked up; of conversations short ones, too.
+  // True if prompts of so many tokens are looked up; short ones only for conversations.
   bool takes(const Transformer& model, std::size_t num_tokens, bool is_turn = false) const;
   // An empty sequence becomes what it is after the longest beginning of the prompt that is kept.
   // Remembers the prompt. Where there is no memory for anything, nothing is cached. REQUIRES:
@@ -278,9 +278,9 @@ class PrefixCache final : public SpareMemory {
   void count_read(std::size_t num_tokens) noexcept {
     chat_read_.fetch_add(num_tokens, std::memory_order_relaxed);
   }
-  // How many tokens the longest beginning of the prompt has that is kept.
+  // The length of the longest kept beginning of the prompt, in tokens.
   std::int64_t look_up(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
-  // Whether a state of so many tokens may be kept.
+  // True if a state of so many tokens may be kept.
   bool may_keep(const Transformer& model, std::int64_t num_tokens) const;
   std::int64_t least_tokens() const { return options_.least_tokens; }
   // One hit more that has waited for another prompt to be read (PrefillCoalescer).
@@ -300,7 +300,7 @@ class PrefixCache final : public SpareMemory {
 
   // The model goes; no request reads with it any more.
   void forget(const Transformer& model) noexcept;
-  // Of adapters that are no more.
+  // Forgets prompts of adapters that are no more.
   void forget_gone_adapters() noexcept;
 
   void keep_within(std::size_t bytes) noexcept override;
@@ -309,19 +309,19 @@ class PrefixCache final : public SpareMemory {
  private:
   using Tree = PrefixTree;
 
-  // Where a state of this prompt is wanted.
+  // The place in this prompt where a state is wanted.
   std::int64_t place_for(const Transformer& model, const Tree::Walk& walk, std::int64_t asked,
                          std::int64_t prompt_size, std::int64_t cached) const;
   void count_turn(const Tree::Walk& walk, std::int64_t prompt_size, std::int64_t cached) noexcept;
-  // What there may be: the budget, or what sessions leave of their memory.
+  // The bytes that may be held: the budget, or what sessions leave of their memory.
   std::size_t limit() const;
   std::size_t held() const REQUIRES(mutex_) { return tree_.state_bytes() + tree_.path_bytes(); }
-  // What left the tree, to be freed or reported where no lock is held.
+  // States and nodes that left the tree, to be freed or reported where no lock is held.
   struct Removed {
     Tree::Gone gone;
     std::vector<EvictedTurn> turns;
   };
-  // What is too much goes.
+  // Evicts until at most `most` bytes are held.
   void shrink(std::size_t most, Removed& removed) REQUIRES(mutex_);
   void evict(Tree::Node& node, Removed& removed) REQUIRES(mutex_);
   void report(Removed& removed) noexcept EXCLUDES(mutex_);
@@ -348,10 +348,10 @@ class PrefixCache final : public SpareMemory {
 
 // PrefillCoalescer: prompts that are being read, for those that begin alike to wait for.
 
-// Of two prompts that come at once and begin alike, one is read, and the other waits for the state
-// after what they have in common, in place of reading all of it as well. It waits no longer than
-// reading would have taken, and no longer than the first one reads: where that ends, fails or is
-// slow, it begins for itself.
+// Lets a prompt wait for another that begins alike and is being read: it takes the state after the
+// tokens that they share, and does not read them as well. It waits no longer than reading them
+// would have taken, and no longer than the first one reads: if that ends, fails or is slow, it
+// begins by itself.
 //
 // Thread-safe; used between the steps of workers.
 class PrefillCoalescer {
@@ -359,7 +359,7 @@ class PrefillCoalescer {
   // A prompt that is being read. Its worker has it, and those that wait for it.
   class Reading : public std::enable_shared_from_this<Reading> {
    public:
-    // Whether waiting for the state after so many tokens is over: it is there, or will never be.
+    // True if waiting for the state after so many tokens is over: it is there, or will never be.
     bool has_passed(std::int64_t tokens) const { return passed_.load() >= tokens; }
 
    private:
@@ -374,7 +374,7 @@ class PrefillCoalescer {
   };
   using Shared = std::shared_ptr<Reading>;
 
-  // What there is to wait for.
+  // A reading to wait for.
   struct Wait {
     Shared reading;           // null: nothing
     std::int64_t tokens = 0;  // that both begin with
@@ -388,11 +388,11 @@ class PrefillCoalescer {
   // as long. Throws std::bad_alloc, and then nothing has happened.
   Shared begin(const PrefixPartKey& key, std::span<const std::int32_t> prompt, std::int64_t cached,
                TimePoint now) EXCLUDES(mutex_);
-  // So many tokens were read; if a prompt waits for the state after them, it is kept by now.
+  // Notes that so many tokens were read. REQUIRES: a state that is waited for there is kept.
   void advance(Reading& reading, std::int64_t tokens) EXCLUDES(mutex_);
-  // After how many tokens the next state is waited for; 0: none is.
+  // The number of tokens after which the next state is waited for; 0: none is.
   std::int64_t next_wanted(const Reading& reading) const EXCLUDES(mutex_);
-  // It is over, read to its end or not. now: the beginning of time where no clock was read.
+  // Ends a reading, complete or not. now: the beginning of time where no clock was read.
   void end(Reading& reading, TimePoint now) EXCLUDES(mutex_);
 
   // The reading that has the most tokens in common with the prompt, at least `least` more than the
@@ -402,7 +402,7 @@ class PrefillCoalescer {
                 std::int64_t least, TimePoint now) EXCLUDES(mutex_);
 
  private:
-  // What a token takes: of this reading so far, else of the one that ended last.
+  // The time that a token takes: of this reading so far, else of the one that ended last.
   Duration pace(const Reading& reading, TimePoint now) const REQUIRES(mutex_);
 
   const std::function<void()> wake_;

@@ -30,7 +30,7 @@ struct ReasoningBudget {
   std::string end_tag = "</think>";
 };
 
-// How far one sample is. Used by one thread at a time.
+// The progress of one sample. Used by one thread at a time.
 class ReasoningBudgetState {
  public:
   // Both outlive the object.
@@ -56,8 +56,8 @@ class ReasoningBudgetState {
   const ReasoningBudget* budget_;
   const Tokenizer* tokenizer_;
   Phase phase_ = Phase::kBefore;
-  // Before the reasoning: what there is but for white space. In it: its last bytes, fewer than
-  // `end_tag` has.
+  // The text before the reasoning, but for white space. Within the reasoning, its last bytes, fewer
+  // than `end_tag` has.
   std::string text_;
   std::optional<grammar::CallFinder> finder_;
   std::int64_t tokens_ = 0;

@@ -14,7 +14,7 @@ bool has_penalties(const SamplingOptions& sampling) {
          sampling.frequency_penalty != 0.0f;
 }
 
-// Why the request cannot have its constraint; null: it can.
+// Says why the request cannot have its constraint; null: it can.
 const char* find_fault(const GrammarConstraint& constraint, const GenerationRequest& request,
                        const Transformer& model) {
   if (constraint.grammar == nullptr) return "constraint.grammar is missing";

@@ -29,21 +29,21 @@ namespace lintel {
 // RecentTokens: the last tokens of one sequence, which a state reads again after a reset.
 // RecentCounts: how often each token is among them, for penalties that count no others.
 
-// Where the state begins that takes the token at this position. window: even, at least 2; 0: none.
+// First position of the state that takes the token at this one. window: even, at least 2; 0: none.
 inline std::int64_t window_origin(std::int64_t window, std::int64_t position) {
   if (window == 0 || position < window) return 0;
   const std::int64_t half = window / 2;
   return (position - window) / half * half + half;
 }
 
-// How often the state is reset within the tokens [begin, end).
+// The number of resets of the state within the tokens [begin, end).
 inline std::int64_t window_restarts(std::int64_t window, std::int64_t begin, std::int64_t end) {
   if (window == 0 || end <= begin) return 0;
   const std::int64_t before = begin == 0 ? 0 : window_origin(window, begin - 1);
   return (window_origin(window, end - 1) - before) / (window / 2);
 }
 
-// Of known tokens [begin, end) those that no later token depends on: the first ones.
+// The number of first tokens of the known ones [begin, end) that no later token depends on.
 inline std::int64_t window_skips(std::int64_t window, std::int64_t begin, std::int64_t end) {
   return end <= begin ? 0 : std::max<std::int64_t>(window_origin(window, end) - begin, 0);
 }
@@ -57,9 +57,9 @@ class RecentTokens {
   RecentTokens& operator=(const RecentTokens&) = default;
   ~RecentTokens() { zero_memory(std::span(ring_)); }
 
-  // From now on the last `count` tokens. REQUIRES: it held none.
+  // Holds the last `count` tokens from now on. REQUIRES: it held none.
   void begin(std::int64_t count) { ring_.resize(static_cast<std::size_t>(count)); }
-  // What one that holds so many takes, in bytes.
+  // Bytes of an object that holds so many.
   static std::size_t bytes(std::int64_t count) {
     return static_cast<std::size_t>(count) * sizeof(std::int32_t);
   }
@@ -77,7 +77,7 @@ class RecentTokens {
   std::vector<std::int32_t> ring_;
 };
 
-// Of the last tokens of one sequence, and of fewer while it has fewer. Allocates in begin() and
+// Counts of the last tokens of one sequence, or of all while it has fewer. Allocates in begin() and
 // when copied; zeroes what it held.
 class RecentCounts {
  public:
@@ -87,13 +87,13 @@ class RecentCounts {
   RecentCounts& operator=(const RecentCounts&) = default;
   ~RecentCounts() { zero_memory(std::span(counts_)); }
 
-  // From now on of the last `window` tokens, each in 0 .. vocab_size-1. REQUIRES: it had none.
+  // Counts the last `window` tokens from now on, each in 0 .. vocab_size-1. REQUIRES: it had none.
   void begin(std::int64_t window, int vocab_size) {
     window_ = static_cast<std::size_t>(window);
     last_.begin(window);
     counts_.resize(static_cast<std::size_t>(vocab_size));
   }
-  // What one takes after that, in bytes.
+  // Bytes that an object takes after that.
   static std::size_t bytes(std::int64_t window, int vocab_size) {
     return RecentTokens::bytes(window) +
            static_cast<std::size_t>(vocab_size) * sizeof(std::uint32_t);
@@ -124,8 +124,8 @@ struct StopOptions {
   std::vector<std::int32_t> tokens;
   std::vector<std::string> strings;  // models with a tokenizer only; 1 .. kMaxStopStringBytes long
   bool include_in_output = false;
-  // Until the call has produced so many tokens none of `tokens` is drawn, but where a grammar
-  // permits nothing else, and no string ends the sample that is complete by then. More than 0 needs
+  // Least tokens of the call: before that none of `tokens` is drawn, unless a grammar permits
+  // nothing else, and a string that is complete by then does not end the sample. More than 0 needs
   // a head that supports filters.
   std::int64_t min_tokens = 0;
 };
@@ -143,10 +143,10 @@ struct GivenToken {
 // ascending by position, none before the first new token (but position 0 when the sequence is empty
 // and so is the prompt); num_samples 1 with a session.
 //
-// What a call leaves in its session: every token it read or produced, the last one pending
-// (produced, not yet fed), so that the next call continues without resending anything. That
-// includes a stop token or stop string excluded from the output: it was sampled, and belongs to the
-// sequence. Also a cancelled or expired call leaves what it had read and produced.
+// A call leaves in its session every token it read or produced, the last one pending (produced, not
+// yet fed), so that the next call continues without resending anything. That includes a stop token
+// or stop string excluded from the output: it was sampled, and belongs to the sequence. A cancelled
+// or expired call leaves what it had read and produced, too.
 struct GenerationRequest {
   // Tokens of the sequence that its state lacks, the next ones in order (after a rewind, for one):
   // read before the prompt as a prompt is, and paid for, but neither sent nor logged nor matched.
@@ -154,11 +154,11 @@ struct GenerationRequest {
   std::vector<std::int32_t> replay;
   // The sequence's generated_tail after them.
   std::string replay_tail;
-  // Whenever the state has taken so many tokens it is reset and reads the last half of them again:
-  // for text longer than the model was trained on. Even, at least 2; 0: never.
+  // Tokens after which the state is reset and reads the last half of them again: for text longer
+  // than the model was trained on. Even, at least 2; 0: never.
   std::int64_t window = 0;
-  // With a window, or penalties in one: the tokens of the sequence before the replay, the last of
-  // them that either needs at least, or all.
+  // Tokens of the sequence before the replay, if there is a window, or penalties in one: at least
+  // the last ones that either needs, or all.
   std::vector<std::int32_t> recent;
   std::vector<std::int32_t>
       prompt;  // fed after the sequence's pending token, if any; empty with an
@@ -169,26 +169,26 @@ struct GenerationRequest {
   SamplingOptions sampling;
   std::uint64_t seed = 0;  // sample i draws from seed + i (mod 2^64)
   StopOptions stop;
-  // Of every sample. Needs a stop token, and a head that supports filters; with after_reasoning a
-  // tokenizer, too. Not with particles.
+  // The grammar of every sample. Needs a stop token, and a head that supports filters; with
+  // after_reasoning a tokenizer, too. Not with particles.
   std::optional<GrammarConstraint> constraint;
-  // Of every sample. Needs a tokenizer. Not with particles.
+  // The budget of every sample. Needs a tokenizer. Not with particles.
   std::optional<ReasoningBudget> reasoning;
   bool log2_probs = false;
   int top_log2_probs = 0;    // TokenEvent::top; independent of log2_probs
   bool echo_prompt = false;  // every sample gets the echo
-  // Whether states after beginnings of the prompt are used, and kept for others.
+  // True if states after beginnings of the prompt are used, and kept for others.
   bool caches_prefix = true;
   // Tokens of the prompt after which its caller wants a state kept for later prompts
   // (server/engine/prefix_cache.h); 0: wherever it is worth it.
   std::int64_t cache_prefix_tokens = 0;
-  // Of a conversation's turn: cache_prefix_tokens is its boundary, the tokens that the prompt has
-  // in common with that of the next turn.
+  // A conversation's turn, of which cache_prefix_tokens is the boundary: the tokens that the prompt
+  // has in common with that of the next turn.
   struct Turn {
     // Tokens before the generation prompt, where a call of a tool may be answered; 0: no state is
     // wanted there.
     std::int64_t call = 0;
-    // Whether the next turn may begin with the answer as it is generated: the state behind one
+    // True if the next turn may begin with the answer as it is generated: the state after one
     // sample that ends by a stop token is kept.
     bool keeps_end = false;
     // The prompt is what the next turn will begin with, before that has come.
@@ -197,22 +197,22 @@ struct GenerationRequest {
   std::optional<Turn> turn;
   int num_samples = 1;
   // More than 1: so many copies of the sequence draw, are weighed by the probabilities they give to
-  // `given`, and the samples are chosen among them (server/engine). Particle i draws from seed +
-  // i. Neither a session, `stop`, `window` nor top_log2_probs with it; num_samples at most as many.
+  // `given`, and the samples are chosen among them (server/engine). Particle i draws from seed + i.
+  // Not with a session, `stop`, `window` or top_log2_probs; num_samples is at most as many.
   int particles = 1;
   std::vector<GivenToken> given;
-  // Of a call that is run again: the tokens it had, from the first new position on. They are read
-  // as a prompt is and reported as when they were drawn, then the call continues.
+  // Tokens that a call had which is run again, from the first new position on. They are read as a
+  // prompt is and reported as when they were drawn, then the call continues.
   std::vector<std::int32_t> drawn;
   std::optional<TimePoint> deadline;
   std::shared_ptr<TokenAllowance> allowance;  // null: as many tokens as there are
-  // Who sent it, an identity or a connection: callers take turns. Requests of one caller, the empty
+  // The sender, an identity or a connection: callers take turns. Requests of one caller, the empty
   // name included, are served in the order in which they came.
   std::string caller;
   // The tokens of its session were computed with other numerics than it is.
   bool numerics_changed = false;
-  // What the caller keeps of this request until it is over, in bytes: all sequences of a Score,
-  // for one, by which each has its share.
+  // Bytes that the caller keeps of this request until it is over: all sequences of a Score, for
+  // one, by which each has its share.
   std::size_t held_bytes = 0;
 
   // Tokens of the sequence before this call that it needs beside its state, at most.
@@ -221,7 +221,7 @@ struct GenerationRequest {
   }
 
   bool uses_particles() const { return particles > 1; }
-  // That draw side by side, a row of a step each.
+  // The number of sequences that draw side by side, a row of a step each.
   int num_sequences() const { return uses_particles() ? particles : num_samples; }
 };
 
@@ -243,10 +243,10 @@ struct RequestContext {
   const Tokenizer* const tokenizer;   // of the model; null: it has none
   const bool uses_penalties;
   const std::optional<ConstraintRules> constraint;
-  // With stop.min_tokens: a mask of the tokens that do not stop; empty: there is nothing to keep.
+  // A mask of the tokens that do not stop, with stop.min_tokens; empty: there is nothing to keep.
   const std::vector<std::uint64_t> unending;
 
-  // What a token contributes to a text.
+  // The bytes that a token contributes to a text.
   std::string_view bytes_of(std::int32_t token) const {
     return tokenizer == nullptr ? std::string_view() : tokenizer->bytes_of(token);
   }
@@ -255,7 +255,7 @@ struct RequestContext {
   std::int64_t prompt_end() const {
     return first_position + static_cast<std::int64_t>(request.prompt.size());
   }
-  // After the tokens that an earlier run of the request has drawn.
+  // Position after the tokens that an earlier run of the request has drawn.
   std::int64_t drawn_end() const {
     return prompt_end() + static_cast<std::int64_t>(request.drawn.size());
   }
@@ -267,14 +267,14 @@ struct RequestContext {
   std::int64_t replay_begin() const {
     return first_position - static_cast<std::int64_t>(request.replay.size());
   }
-  // Where the state begins that takes the token at this position: a function of the position alone,
-  // so the bits are still one of the request.
+  // First position in the state that takes the token at this position: a function of the position
+  // alone, so the bits are still one of the request.
   std::int64_t origin_at(std::int64_t position) const;
-  // Whether the outputs for the prompt's tokens are needed.
+  // True if the outputs for the prompt's tokens are needed.
   bool scores_prompt() const {
     return request.echo_prompt && (request.log2_probs || request.top_log2_probs > 0);
   }
-  // Whether the model's output for the token at a position is needed.
+  // True if the model's output for the token at a position is needed.
   bool needs_output(std::int64_t position) const;
 };
 

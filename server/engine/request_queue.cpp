@@ -180,7 +180,7 @@ SequenceGroup* RequestQueue::who_yields(int worker, int max_rows,
   const QueuedCaller& waits = **waiting_.begin();
   const int wanted = (*first_of(**waiting_.begin()).at)->slots();
   const int own_rows = running_rows_[static_cast<std::size_t>(worker)].load();
-  // Else it can be popped, here or where there is less to do.
+  // The waiting request can be popped, here or by a worker with less to do.
   if (wanted <= max_rows - own_rows || own_rows >= share_of_load()) return nullptr;
   if (wanted > 1 && saving_worker() != worker) return nullptr;
   for (const auto& request : running) {

@@ -28,7 +28,7 @@ struct TurnOrder {
   bool operator()(const QueuedCaller* a, const QueuedCaller* b) const;
 };
 
-// Those who have requests in the queue or with its workers. Guarded by the queue's mutex.
+// A caller that has requests in the queue or with its workers. Guarded by the queue's mutex.
 struct QueuedCaller {
   using Requests = std::list<std::unique_ptr<SequenceGroup>>;
 
@@ -38,7 +38,7 @@ struct QueuedCaller {
   std::size_t requests = 0;  // that have not gone
   int rows = 0;              // of those with workers
   std::uint64_t last_turn = 0;
-  // That wait for rows, in the order of their turns: first those that had some already.
+  // Requests that wait for rows, in the order of their turns: first those that had some already.
   Requests ran, queued;
   std::set<QueuedCaller*, TurnOrder>::node_type aside;  // while it is not among those that wait
   // See RequestQueue::who_yields.
@@ -56,18 +56,18 @@ struct QueuedCaller {
 // fewest running rows, which takes nothing else until it fits, so it cannot starve; on the others
 // it is, so it does not hold up those after it.
 //
-// What a busy worker asks in every step takes no lock while there is nothing to do. Only push()
-// allocates; moving requests needs no memory.
+// The questions of a busy worker in every step take no lock while there is nothing to do. Only
+// push() allocates; moving requests needs no memory.
 class RequestQueue {
  public:
   static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
-  // For so long a request keeps its rows though callers wait that have fewer, if its own caller
-  // would have fewer than they otherwise.
+  // The time for which a request keeps its rows though callers wait that have fewer, if its own
+  // caller would otherwise have fewer than they.
   static constexpr std::chrono::milliseconds kTurn{50};
 
-  // At most `capacity` new requests, and no more than `capacity_bytes` held by them all
-  // (SequenceGroup::held_bytes), but for the first: one request always may.
-  // least_share: a worker's fair share of the load is at least so many rows.
+  // Holds at most `capacity` new requests, and no more than `capacity_bytes` held by them all
+  // (SequenceGroup::held_bytes), but for the first: one request always may. least_share: a worker's
+  // fair share of the load is at least so many rows.
   RequestQueue(std::size_t capacity, int num_workers, std::size_t capacity_bytes = kMostQueuedBytes,
                int least_share = 1);
   ~RequestQueue();
@@ -78,10 +78,10 @@ class RequestQueue {
   // Takes the request only when it returns kAccepted. Throws std::bad_alloc, and then nothing has
   // happened.
   Push push(std::unique_ptr<SequenceGroup>& request);
-  // The next request for a worker (from 0) of `max_rows` rows, if one fits and the worker has less
-  // than its fair share of the load, ceil((running + waiting) / workers) in rows, and no other that
-  // has some is below least_share. Null otherwise.
-  // What is popped counts as running.
+  // Pops the next request for a worker (from 0) of `max_rows` rows, if one fits and the worker has
+  // less than its fair share of the load, ceil((running + waiting) / workers) in rows, and no other
+  // that has some is below least_share. Null otherwise.
+  // A popped request counts as running.
   std::unique_ptr<SequenceGroup> pop(int worker, int max_rows);
   // The one of a worker's `running` requests, in the order in which they got their rows, that has
   // to give them up so that pop() has one of another caller: the last one of the caller that has
@@ -93,7 +93,7 @@ class RequestQueue {
   // Takes back what was popped: as its caller's next, or after others that ran before.
   enum class Place { kNext, kBehind };
   void give_back(std::unique_ptr<SequenceGroup> request, Place place, TimePoint now) noexcept;
-  // How many rows a request that was popped has now.
+  // Sets the number of rows that a request has which was popped.
   void set_rows(SequenceGroup& request, int rows) noexcept;
   // Requests that were cancelled or expired while they waited.
   Requests take_lost(TimePoint now) noexcept;
@@ -104,7 +104,7 @@ class RequestQueue {
   // New requests that wait.
   std::size_t size() const { return size_.load(); }
   bool has_waiting() const { return num_waiting_.load() > 0; }
-  // Those who have requests that have not gone.
+  // The number of callers that have requests that have not gone.
   std::size_t num_callers() const { return num_callers_.load(); }
   // Notified when requests have left the queue, and when it was closed.
   CapacityListeners& waiting_room() { return waiting_room_; }
@@ -112,13 +112,13 @@ class RequestQueue {
   // Prompts that requests of these workers read.
   PrefillCoalescer& readings() { return readings_; }
 
-  // How many rows a worker runs now.
+  // Sets the number of rows that a worker runs now.
   void set_running_rows(int worker, int rows) {
     running_rows_[static_cast<std::size_t>(worker)].store(rows);
   }
 
-  // Scheduler::cancel has set a RequestControl's `cancelled`, or an adapter has ended: the queue
-  // may hold such a request. (It may also come later; push() and give_back() look.)
+  // Notes that Scheduler::cancel has set a RequestControl's `cancelled`, or an adapter has ended:
+  // the queue may hold such a request. (It may also come later; push() and give_back() look.)
   void note_cancel();
   // Ends the waits of all workers that began before this call.
   void wake();
@@ -126,7 +126,7 @@ class RequestQueue {
   void call_idle(std::size_t workers);
   // Counts the wakes. A worker reads it before it looks for work, so that it misses none.
   std::uint64_t wakes() const { return wakes_.load(); }
-  // When the first of the waiting requests expires.
+  // The time at which the first of the waiting requests expires.
   std::optional<TimePoint> next_deadline() const;
   // Waits until there was a wake after `seen`, next_deadline(), or `until`.
   void wait(std::uint64_t seen, std::optional<TimePoint> until, const Clock& clock);
@@ -148,7 +148,7 @@ class RequestQueue {
   static Spot first_of(QueuedCaller& caller);
   // A worker's fair share of the load.
   int share_of_load() const REQUIRES(mutex_);
-  // Whether it is another worker's turn to fill its share: one with more rows than this one, but
+  // True if it is another worker's turn to fill its share: one with more rows than this one, but
   // fewer than least_share.
   bool fills_another(int worker, int max_rows) const REQUIRES(mutex_);
   QueuedCaller& caller_named(const std::string& name) REQUIRES(mutex_);
@@ -158,7 +158,7 @@ class RequestQueue {
   void move_lost(Requests& line, TimePoint now, Requests& lost) REQUIRES(mutex_);
   void change_rows(CallerTurn& turn, int rows) REQUIRES(mutex_);
   void leave(CallerTurn& turn) noexcept EXCLUDES(mutex_);
-  // After the earliest of the waiting requests has left.
+  // Called after the earliest of the waiting requests has left.
   void update_deadline() REQUIRES(mutex_);
   // The worker that saves its rows for the first request while that fits nowhere.
   int saving_worker() const;

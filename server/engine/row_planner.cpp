@@ -113,7 +113,7 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
   const std::int64_t few = std::min<std::int64_t>(is_large ? kFewRowsOfLarge : kFewRows, max_rows);
   const int tries = is_large ? kTriesOfLarge : kTries;
   const std::int64_t num_steps = tries + 1;
-  // Of one sequence, in each step.
+  // Rows of one sequence, in each step.
   const auto rows = static_cast<std::size_t>(length > 0 ? std::min(few, length / num_steps) : few);
   if (rows < 2) return assumed_step_cost(model.weight_type());
   const std::size_t most_rows = is_large ? rows : static_cast<std::size_t>(max_rows) / rows * rows;
@@ -122,7 +122,7 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
   const float of_one = steps.of(rows, 1);
   const float of_many = steps.of(rows, rows);
   const auto more = static_cast<float>(rows - 1);
-  // What is disturbed must not make drafts free, nor dearer than steps of their own.
+  // A disturbed measurement must not make drafts free, nor dearer than steps of their own.
   const float row = std::clamp((of_one - alone) / more, 0.01f * alone, alone);
   const float state = std::clamp((of_many - of_one) / more, 0.0f, alone);
   StepCost cost{.fixed = std::max(alone - row - state, 0.0f), .row = row, .state = state};
@@ -296,7 +296,7 @@ void RowPlanner::grant_drafts(std::vector<BatchSlice>& runs) {
     BatchSlice& run = **likeliest;
     const float probability = run.drafts->draft_probability();
     const float more_time = options_.cost.of(rows + 1, sequences) - time;
-    // Worth it where it yields as many tokens for its time as the step does without it.
+    // A draft is worth it if it yields as many tokens for its time as the step does without it.
     if (!options_.drafts_always && probability * time <= more_time * tokens) return;
     if (!run.drafts->take_draft()) drafting_.erase(likeliest);
     ++run.rows;

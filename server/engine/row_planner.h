@@ -17,8 +17,8 @@ namespace lintel {
 // StepCost: what a step takes, as far as it decides whether a draft is worth its row.
 
 // A step takes fixed + rows * row + sequences * state, in any unit: the weights are read once for
-// any number of rows, and so is each sequence's state. Of more rows than few_rows,
-// which the reading of the weights leaves time for, each takes more_row.
+// any number of rows, and so is each sequence's state. Rows beyond few_rows, which the reading of
+// the weights leaves time for, take more_row each.
 struct StepCost {
   float fixed = 0.75f;
   float row = 0.25f;
@@ -36,14 +36,14 @@ struct StepCost {
   }
 };
 
-// For where nothing was measured: between what machines without tiles were seen to take.
+// The cost where nothing was measured: between the costs seen on machines without tiles.
 StepCost assumed_step_cost(WeightType type);
 
-// Of this model on this machine: steps of one row, of several of one sequence, of as many
+// Measures this model on this machine: steps of one row, of several of one sequence, of as many
 // sequences, and of max_rows of these, each the best of a few; all but a sequence's first row are
-// drafts that stay. Of a draft head a token of one sequence, and of as many. Takes as long as some
-// thousand rows, of a large model 27. The team, if there is one, shares the steps. Ends before the
-// next step when `ends` is true; the result means nothing then.
+// drafts that stay. For a draft head, a token of one sequence, and of as many. Takes as long as
+// some thousand rows, for a large model 27. The team, if there is one, shares the steps. Ends
+// before the next step when `ends` is true; the result means nothing then.
 StepCost measure_step_cost(
     const Transformer& model, int max_rows, const Clock& clock, StepThreadPool* team = nullptr,
     const std::function<bool()>& ends = [] { return false; });
@@ -57,19 +57,19 @@ class DraftHeadPlan {
  public:
   static constexpr int kMostAhead = 4;
 
-  // most_rows: of a step with drafts. always: it is asked for kMostAhead tokens after each step:
-  // for tests.
+  // most_rows: of a step with drafts. always: the head is asked for kMostAhead tokens after each
+  // step, for tests.
   DraftHeadPlan(const StepCost& cost, int most_rows, bool always)
       : cost_(cost), most_rows_(most_rows), is_always_(always) {}
 
   void set_cost(const StepCost& cost) { cost_ = cost; }
-  // After a step of so many sequences. 0: it is not asked.
+  // The number of tokens to ask for after a step of so many sequences. 0: the head is not asked.
   int ahead(int sequences);
-  // Whether it is to read the end of a prompt: with as many sequences as lately it is asked.
+  // True if the head is to read the end of a prompt: with as many sequences as lately it is asked.
   bool reads_prompts() const;
-  // Whether draft token i of a sequence, from 0, was right, where those before it were.
+  // Learns whether draft token i of a sequence, from 0, was right, given that those before it were.
   void learn(int i, bool right);
-  // How likely it is right, where those before it are.
+  // The probability that draft token i is right, given that those before it are.
   float probability(int i) const;
 
  private:
@@ -80,7 +80,7 @@ class DraftHeadPlan {
   };
 
   int most(int sequences) const { return std::min(most_rows_ / sequences - 1, kMostAhead); }
-  // How many tokens ahead pay, if so many are right as were so far.
+  // The number of tokens ahead that pays, if so many are right as were so far.
   int best(int sequences) const;
 
   StepCost cost_;
@@ -150,7 +150,7 @@ class RowPlanner {
   Options options_;
   std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
 
-  // Of the current step.
+  // Lists of the current step.
   std::vector<BatchSlice*> hungry_;  // could use more rows
   std::vector<BatchSlice*> grouped_;
   std::vector<Group> groups_;

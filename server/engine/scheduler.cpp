@@ -23,7 +23,7 @@ void check_option(const char* name, int value, int least) {
                               ", must be at least " + std::to_string(least));
 }
 
-// As many as the configured number of threads takes.
+// The number of cores, or no limit where the number of threads is configured.
 std::size_t cores(const Scheduler::Options& options) {
   return options.step_threads > 0 ? SIZE_MAX : static_cast<std::size_t>(usable_cores());
 }
@@ -129,7 +129,7 @@ Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease
   try {
     pushed = queue_->push(running);
   } catch (...) {
-    // No memory for its place: the caller hears of it here, and not from the sink too.
+    // There is no memory for its place: the caller hears of it here, and not from the sink too.
     running->refuse();
     throw;
   }

@@ -29,7 +29,7 @@ class IntraOpParallelism;
 class RequestQueue;
 class Worker;
 
-// Whether no cache holds the model's weights: each step reads them from memory.
+// True if no cache holds the model's weights: each step reads them from memory.
 inline bool is_large(const Transformer& model) {
   return model.weight_bytes() > std::size_t{64} << 20;
 }
@@ -46,7 +46,7 @@ inline bool is_large(const Transformer& model) {
 // no more than its share of the load. A paused request keeps its state, gives up its rows, and when
 // resumed goes before its caller's new ones.
 //
-// Of a large model one step of many rows is faster than several of few: a worker takes requests
+// A large model runs one step of many rows faster than several of few: a worker takes requests
 // until its rows are full before another worker leads, and idle workers share its steps.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
@@ -57,12 +57,12 @@ class Scheduler {
     int workers = 1;                 // threads; 0: the caller runs run_one_step()
     int max_batch_rows = 64;         // rows of a worker's step, and sequences it decodes at a time
     int max_queued_requests = 1024;  // accepted but not yet in a batch; one more is refused
-    // Held by those that wait, their messages included; one request always may.
+    // Bytes held by waiting requests, their messages included; one request always may wait.
     std::size_t max_queued_bytes = std::size_t{256} << 20;
     int prefill_rows_per_step = 32;  // prompt rows among them while others decode
     // Rows of a step that reads prompts while no request decodes; 0: max_batch_rows.
     int prompt_rows_per_step = 0;
-    // Of a step that has drafts, if more than both.
+    // Most rows of a step that has drafts, if more than both.
     int most_rows_per_step = 0;
     Speculation speculation = Speculation::kAuto;
     // kAuto drafts into steps of at most so many rows, kOn one sample's drafts into so many.
@@ -110,7 +110,7 @@ class Scheduler {
   // neither prompt nor pending token nor start token to begin with) and std::bad_alloc.
   SubmitError submit(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                      const RequestHandle& handle = RequestHandle());
-  // on_finish(kCancelled) within one step, or of the step after submit. Idempotent.
+  // Cancels: on_finish(kCancelled) comes within one step, or the step after submit. Idempotent.
   void cancel(const RequestHandle& handle);
   void resume(const RequestHandle& handle);  // the sink has room again; idempotent
 

@@ -21,7 +21,7 @@ void StopCriteria::replay(const std::string& tail) {
 
 namespace {
 
-// In the memory that the tail has.
+// Appends within the memory that the tail has.
 void extend_tail(std::string_view bytes, std::string& tail) {
   constexpr std::size_t kMost = kMaxStopStringBytes - 1;
   if (bytes.size() > kMost) bytes.remove_prefix(bytes.size() - kMost);
@@ -246,7 +246,7 @@ void Sequence::begin_window(StepContext& step) {
   const std::int64_t origin = context_.origin_at(end);
   if (origin == sequence_->origin) return;
   if (origin < num_tokens_) {
-    // It is full; or the session was rewound to before its last reset.
+    // The window is full; or the session was rewound to before its last reset.
     begin_anew(origin, step);
   } else {
     if (origin > num_tokens_) gate_.interrupt(sequence_->generated_tail);  // as a prompt does

@@ -49,7 +49,7 @@ struct StepContext {
   std::vector<TopToken> top;
 };
 
-// Why a request's grammar ends it: kGrammarWork or kNoToken.
+// The reason why a request's grammar ends it: kGrammarWork or kNoToken.
 struct GrammarFailure {
   RequestOutcome outcome;
 };
@@ -86,7 +86,7 @@ class StopCriteria {
   std::optional<FinishReason> pass(TokenEvent event, bool matches, std::string& tail);
   // A token that was not sampled comes next: nothing is held back, and no match reaches across it.
   void interrupt(std::string& tail);
-  // Nothing comes any more that could complete a match: lets go of what is held back.
+  // Lets go of held text, for nothing comes any more that could complete a match.
   void flush() { flush(0); }
 
   const std::string& stop_string() const { return stop_string_; }  // the match; empty: none
@@ -112,13 +112,13 @@ class StopCriteria {
 // pending one. So a run of known tokens takes several rows of one step, and a sampled token ends
 // the run.
 //
-// But for drafts: draft tokens may be fed in the same step, before they are drawn. Each output is
-// then drawn from as it would have been; as long as the drafts are right the next row's output is
-// the one wanted, and from the first wrong one on the rows are taken back. A draw depends on the
+// Draft tokens, however, may be fed in the same step, before they are drawn. Each output is then
+// drawn from as it would have been; as long as the drafts are right the next row's output is the
+// one wanted, and from the first wrong one on the rows are taken back. A draw depends on the
 // output, the seed and the position alone, so the tokens are the same bit for bit.
 //
 // The state may lag behind the sequence: it lacks tokens (GenerationRequest::replay), or a window
-// was full and it was reset. What the sequence had is then read again as a prompt is, and nothing
+// was full and it was reset. Tokens of the sequence are then read again as a prompt is, and nothing
 // else comes of it.
 class Sequence final : public DraftSource {
  public:
@@ -128,9 +128,9 @@ class Sequence final : public DraftSource {
   Sequence(const RequestContext& context, SampleEvents& outlet, SequenceState& sequence, int index,
            TokenLog* log);
 
-  // Before begin(): the sequence has the first `cached` tokens of the prompt without reading them,
-  // and the prompt is read up to its token `keep_at` in one step and on in another (0: it need
-  // not).
+  // Takes the first `cached` tokens of the prompt as the sequence's without reading them. The
+  // prompt is read up to its token `keep_at` in one step and on in another (0: it need not).
+  // REQUIRES: called before begin().
   void begin_behind(std::int64_t cached, std::int64_t keep_at);
   // A step of its prompt ends where it has so many tokens; 0: it does not.
   void stop_at(std::int64_t keep_at) { keep_at_ = keep_at; }
@@ -138,16 +138,16 @@ class Sequence final : public DraftSource {
   // sequence, if it is the replay's or prompt's. False: the outlet is full of an echo, and it is to
   // be called again where it has room.
   bool begin(StepContext& step);
-  // Whether the prompt is read, but for feeding its last token.
+  // True if the prompt is read, but for feeding its last token.
   bool prompt_read() const { return sequence_->next_position() >= context_.prompt_end(); }
   // Continues with a sequence of its own, a copy of the one `first` has read the prompt into.
   void fork(const Sequence& first);
-  // After the prompt (and fork): takes a given token at position 0; ends where nothing is to be
-  // done.
+  // Begins the new tokens after the prompt (and fork): takes a given token at position 0; ends if
+  // there is nothing to do.
   void begin_new_tokens(StepContext& step);
 
-  // Of a particle: known tokens have weighed it, and a token is drawn next, for which it waits
-  // until all particles have come as far.
+  // True if a particle waits: known tokens have weighed it, and a token is drawn next once all
+  // particles have come as far.
   bool waits() const { return waits_; }
   void go_on() { waits_ = false; }
   // Becomes what the particle `other` is. REQUIRES: both wait.
@@ -163,7 +163,7 @@ class Sequence final : public DraftSource {
   int rows_wanted(int limit) const;
   // Rows until the prompt is read, at most `limit`.
   int prompt_rows_wanted(int limit) const;
-  // Whether the next row's output is sampled: the client waits for this row.
+  // True if the next row's output is sampled: the client waits for this row.
   bool samples_next() const { return !known(sequence_->next_position()); }
 
   bool begin_drafts(int rows) override;
@@ -172,7 +172,7 @@ class Sequence final : public DraftSource {
 
   // Lays out `count` rows, drafts included. REQUIRES: count <= rows wanted and drafts.
   void append_rows(int count, std::vector<BatchRow>& rows) const;
-  // Whether draw_ahead() may be called for such a run: of one row, whose output is drawn from and
+  // True if draw_ahead() may be called for such a run: of one row, whose output is drawn from and
   // depends on nothing that absorb() changes before.
   bool can_draw_ahead(int count) const;
   // Draws from the output of the step, which absorb() then takes. Threads: any, one for a sequence,
@@ -182,14 +182,14 @@ class Sequence final : public DraftSource {
   // before cannot be the request's. Throws GrammarFailure when its grammar permits no token.
   bool absorb(int count, OutputRows outputs, StepContext& step);
 
-  // Before each step that it has rows in. plan: null: there is no draft head.
+  // Called before each step that it has rows in. plan: null: there is no draft head.
   void begin_step(const DraftHeadPlan* plan);
-  // After absorb(): whether drafts of a draft head would be fed.
+  // True if drafts of a draft head would be fed. REQUIRES: called after absorb().
   bool takes_head_drafts() const {
     return drafts_.has_begun() && !finished() && tokens_left() > 1 &&
            !known(sequence_->next_position());
   }
-  // After absorb(): SampleDrafts::ask_head, for no drafts where none would be fed.
+  // Calls SampleDrafts::ask_head after absorb(), for no drafts where none would be fed.
   bool ask_head(std::size_t first_hidden, int ahead, const DraftHeadPlan& plan,
                 DraftRequest& request) {
     return !finished() &&
@@ -203,11 +203,11 @@ class Sequence final : public DraftSource {
   void finish(FinishReason reason);
   // `started`: when the request joined a batch.
   SampleResult result(TimePoint submitted, std::optional<TimePoint> started, TimePoint now) const;
-  // For when it has no rows in the next step.
+  // Settles the sequence, for a next step in which it has no rows.
   void settle() {
     if (sequence_ != nullptr) sequence_->settle();
   }
-  // Is done with its sequence, and frees one of its own. After result().
+  // Lets go of its sequence, and frees one of its own. REQUIRES: called after result().
   void release() {
     if (sequence_ != nullptr) std::exchange(sequence_, nullptr)->settle();
     own_sequence_.reset();
@@ -216,7 +216,7 @@ class Sequence final : public DraftSource {
   }
 
  private:
-  // What comes at a position.
+  // A token at a position.
   struct Placed {
     std::int64_t position = 0;
     std::int32_t token = 0;
@@ -225,20 +225,20 @@ class Sequence final : public DraftSource {
 
   // Tokens its state may still take; up to its next reset.
   std::int64_t tokens_left() const;
-  // Of the first `left` tokens from now on, those that it may take.
+  // The number of tokens that it may take of the next `left` ones.
   std::int64_t bounded(std::int64_t left) const;
 
-  // As RequestContext::known_token, and of what the sequence has already.
+  // Like RequestContext::known_token, and also for tokens that the sequence has already.
   std::optional<std::pair<std::int32_t, TokenSource>> known(std::int64_t position) const;
   bool needs_output(std::int64_t position) const {
     return position >= num_tokens_ && context_.needs_output(position);
   }
-  // Whether the draft head reads the row before this token of the prompt: not where the sequence
+  // True if the draft head reads the row before this token of the prompt: not where the sequence
   // had it before.
   bool is_read_by_head(std::int64_t position) const;
   // A token that the sequence has: of the replay, or recent.
   std::int32_t past(std::int64_t position) const;
-  // What would have come of the tokens that were not read.
+  // Does what reading the cached tokens would have done.
   void pass_cached();
   // The counts of the tokens that penalties are for.
   std::span<const std::uint32_t> penalty_counts(SamplingScratch& scratch) const;
@@ -258,16 +258,16 @@ class Sequence final : public DraftSource {
   // The known token, or one drawn from the output.
   Placed decide(std::int64_t position, std::span<const float> output, StepContext& step);
   std::int32_t draw(std::int64_t position, std::span<const float> output, StepContext& step);
-  // After a step of one row, before absorb().
+  // The position of the token that is drawn after a step of one row, before absorb().
   std::int64_t position_to_draw() const;
   std::int32_t sample(std::int64_t position, std::span<const float> output,
                       std::span<const std::uint64_t> allowed, SamplingScratch& scratch) const;
-  // Of the tokens that may come next (empty: all) those that do not stop the sample, while it has
-  // fewer than StopOptions::min_tokens: in `memory`, or the request's. All, where there is no
-  // other.
+  // The tokens of `allowed` (empty: all) that do not stop the sample while it has fewer than
+  // StopOptions::min_tokens: in `memory`, or the request's mask. All of `allowed` if there are no
+  // others.
   std::span<const std::uint64_t> without_stops(std::span<const std::uint64_t> allowed,
                                                grammar::MaskWords& memory) const;
-  // Whether the mask is made for a token that is sampled after `rows` known ones.
+  // True if the mask is made for a token that is sampled after `rows` known ones.
   bool has_mask_after(int rows) const;
   // Makes a token the pending one: notes it in the sequence, counts it, emits it, and ends the
   // sample if it was the last.
@@ -279,7 +279,7 @@ class Sequence final : public DraftSource {
   void emit(const Placed& placed, std::span<const float> output, StepContext& step);
   // num_tokens: of the sequence, up to the token just placed.
   void check_end(std::int64_t num_tokens);
-  // Whether draft i is the pending token.
+  // True if draft i is the pending token.
   bool accept(int i, StepContext& step);
 
   const RequestContext& context_;

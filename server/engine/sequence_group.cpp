@@ -13,7 +13,7 @@ namespace lintel {
 
 namespace {
 
-// In addition to the tokens: the request's and its sink's own objects, and those of a sample.
+// Bytes in addition to the tokens: the request's and its sink's own objects, and those of a sample.
 constexpr std::size_t kRequestBytes = 4096;
 
 std::size_t bytes_held_by(const GenerationRequest& request) {
@@ -44,7 +44,7 @@ RequestContext context_of(GenerationRequest request, const Transformer& model,
   return {std::move(request), model, lease.sequence(), is_endless ? 0 : lease.max_tokens()};
 }
 
-// What a step has given all requests so far.
+// The number of tokens that a step has given all requests so far.
 std::uint64_t values_of(const StepContext& step) {
   return step.prompt_tokens + step.generated_tokens;
 }
@@ -150,7 +150,7 @@ bool SequenceGroup::takes_prefix() const {
   const bool fills_window = request.window > 0 && prompt_size >= request.window;
   if (!request.caches_prefix) return false;
   if (prefixes_ == nullptr || request.echo_prompt || fills_window) return false;
-  // What a sequence has seen before is known to its session alone.
+  // Only the session of a sequence knows what it has seen before.
   return context_.first_position == 0 &&
          prefixes_->takes(context_.model, request.prompt.size(), request.turn.has_value());
 }

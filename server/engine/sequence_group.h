@@ -47,7 +47,7 @@ class InFlight {
 class RequestQueue;
 struct QueuedCaller;
 
-// What a request counts for among those of its caller, from RequestQueue::push until it goes.
+// A request among those of its caller, from RequestQueue::push until it goes.
 class CallerTurn {
  public:
   CallerTurn() = default;
@@ -82,18 +82,18 @@ class SequenceGroup {
 
   // Rows of a step kept for it: one for every unfinished sample or particle.
   int slots() const;
-  // What it holds while it waits: the tokens it brought, the objects of its samples, and what its
-  // caller keeps for it. Constant.
+  // Bytes that it holds while it waits: the tokens it brought, the objects of its samples, and what
+  // its caller keeps for it. Constant.
   std::size_t held_bytes() const { return held_bytes_; }
   RequestControl& control() { return *control_; }
   std::optional<TimePoint> deadline() const { return context_.request.deadline; }
   const std::string& caller() const { return context_.request.caller; }
   CallerTurn& turn() { return turn_; }
-  // Whether it has produced a token.
+  // True if it has produced a token.
   bool has_answered() const { return answered_; }
-  // Since when it has had rows, without a pause.
+  // The time since which it has had rows, without a pause.
   TimePoint has_rows_since() const { return has_rows_since_; }
-  // Why it must end now, if it was cancelled, its time is up or its adapter has ended.
+  // The outcome if it must end now: it was cancelled, its time is up or its adapter has ended.
   std::optional<RequestOutcome> lost(TimePoint now) const;
 
   // Joins a batch, for the first time or again; what needs no row happens now. Returns whether it
@@ -113,10 +113,10 @@ class SequenceGroup {
   enum class Status { kRunning, kPaused, kEnded };
   // Reports to the sink what finished in this step. A paused request gives up its rows.
   Status end_step(StepContext& step);
-  // Whether a paused request may continue: its sink has room, it has what its tokens cost, and need
+  // True if a paused request may continue: its sink has room, it can pay for its tokens, and need
   // not wait for another that reads the beginning of its prompt.
   bool take_resume(TimePoint now);
-  // When a paused request that has nothing to pay with, or waits for another, should be asked
+  // The time at which a paused request that cannot pay, or waits for another, should be asked
   // again.
   std::optional<TimePoint> next_payment() const {
     return wait_.reading != nullptr ? wait_until_ : throttled_until_;
@@ -125,7 +125,7 @@ class SequenceGroup {
   // Ends it from outside. kCancelled, kDeadline, kShutdown and kAdapterEnded flush and report what
   // there is; kInternal discards the session, whose state is in doubt. No effect when ended.
   void end(RequestOutcome outcome, TimePoint now);
-  // It was never accepted: gives the lease back and leaves the sink alone.
+  // Gives the lease of a request back that was never accepted, and leaves the sink alone.
   void refuse();
 
  private:
@@ -133,11 +133,11 @@ class SequenceGroup {
   template <typename Body>
   void attempt(Body&& body) noexcept;
   bool begin(StepContext& step);
-  // Whether the prompt may begin with what another left.
+  // True if the prompt may begin with a state that another left.
   bool takes_prefix() const;
-  // Whether another reads a beginning of the prompt that is worth waiting for.
+  // True if another reads a beginning of the prompt that is worth waiting for.
   bool waits_for_prefix(TimePoint now);
-  // Where a beginning of the prompt was read before, the sequence continues after it.
+  // Continues the sequence after a beginning of the prompt that was read before.
   void begin_behind_prefix(TimePoint now);
   // Keeps the state where another prompt may continue from it.
   void keep_prefix(TimePoint now);

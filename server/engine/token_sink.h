@@ -30,8 +30,8 @@ struct TokenEvent {
   std::optional<float>
       log2_prob;                  // absent when not asked for, or for the first token of a sequence
   std::span<const TopToken> top;  // valid during the call only
-  // Of the token's bytes, those at the end that are not of the text: a stop string took them, or
-  // ended before them.
+  // Bytes at the token's end that are not part of the text: a stop string took them, or ended
+  // before them.
   std::int32_t cut_bytes = 0;
 };
 
@@ -91,7 +91,7 @@ struct SampleResult {
   bool numerics_changed = false;  // the tokens before this call have another machine's bits
 };
 
-// How a whole request ended. With kDone, kCancelled, kDeadline, kShutdown and kAdapterEnded every
+// The end of a whole request. With kDone, kCancelled, kDeadline, kShutdown and kAdapterEnded every
 // sample has had its on_sample_finish (the reason of those still unfinished is kCancelled or
 // kDeadline, with what they had produced); with the others only the samples that had finished
 // before.
@@ -107,15 +107,15 @@ class RequestOutcome {
     kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
     kGrammarWork,   // its grammar takes more work for a token than is served
     kNoToken,       // its grammar permits no token of the model next: see needed_byte()
-    // Not of a scheduler: the server ends, and the call continues where it is repeated.
+    // The server ends, and the call continues where it is repeated; not set by a scheduler.
     kMoved,
-    // Nor this, but of the storage that its session outlives the process in: see error(). No
-    // sample's end was reported; the session is as the storage has it.
+    // The storage of its session refused, see error(); not set by a scheduler. No sample's end
+    // was reported; the session is as the storage has it.
     kSession,
   };
   constexpr RequestOutcome(Kind kind = kDone) : kind_(kind) {}
   constexpr RequestOutcome(SessionError error) : kind_(kSession), error_(error) {}
-  // Of kNoToken.
+  // The outcome kNoToken.
   static constexpr RequestOutcome no_token(int needed_byte) {
     RequestOutcome outcome(kNoToken);
     outcome.needed_byte_ = static_cast<std::int16_t>(needed_byte);
@@ -149,9 +149,9 @@ class TokenSink {
   // The same, where no token comes yet: it is asked by a sink that holds them back for this one.
   virtual bool has_room() const { return true; }
   virtual void on_sample_finish(const SampleResult& result) = 0;
-  // After the last on_token and on_sample_finish of a step that had any: the moment to flush.
+  // Flushes, after the last on_token and on_sample_finish of a step that had any.
   virtual void on_step_end() = 0;
-  // Exactly once, last, always, for every accepted request.
+  // Ends the request: called exactly once, last, for every accepted request.
   virtual void on_finish(RequestOutcome outcome) = 0;
 };
 
@@ -186,8 +186,8 @@ class SampleEvents {
   SampleEvents(TokenSink& sink, RequestControl& control, int num_samples)
       : sink_(sink), control_(control), num_samples_(num_samples) {}
 
-  // From now on a new token is a particle's and kept by the set, which decides later what to report
-  // of it. The set outlives the outlet, or the last call of emit().
+  // Lets the set keep new tokens, which are a particle's from now on; it decides later what to
+  // report of them. The set outlives the outlet, or the last call of emit().
   void keep_in(ParticleSet& particles) { particles_ = &particles; }
 
   // Prompt tokens are read once and go to every sample.
@@ -199,7 +199,7 @@ class SampleEvents {
                                       .has_log2_prob = event.log2_prob.has_value(),
                                       .source = event.source});
   }
-  // What a particle says of a known token. REQUIRES: keep_in().
+  // Passes on the probability that a particle gives to a known token. REQUIRES: keep_in().
   void weigh(int particle, double log2_prob) { particles_->weigh(particle, log2_prob); }
 
   void tell_all(TokenEvent event) {

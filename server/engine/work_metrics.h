@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a scheduler counts and times while it works: Metrics are written while it does, Stats and
-// Timings are copies of them at a moment. Free of the types that show them (server/metrics).
+// Counts and times of a scheduler: Metrics are written while it works, Stats and Timings are copies
+// of them at a moment. Free of the types that show them (server/metrics).
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ inline constexpr std::array kRowsBounds = {1.0,   2.0,   4.0,   8.0,    16.0,   
 using SecondsHistogram = Histogram<kSecondsBounds.size()>;
 using RowsHistogram = Histogram<kRowsBounds.size()>;
 
-// Where the time of a worker's step goes.
+// The parts of a worker's step, by which its time is measured.
 enum class WorkPart {
   kSchedule,   // who is in it, with how many rows
   kProducts,   // the model's StepPart

@@ -74,7 +74,7 @@ bool Worker::step() {
   const bool lost = end_lost(step_.now);
   const bool resumed = move_resumed();
   admit();
-  // Another worker may have the rows that this one has not.
+  // Another worker may have rows for requests that this one has none for.
   if (resumed && queue_.has_waiting()) queue_.wake();
   if (sharing_) sharing_->set_leading(!active_.empty());
   if (active_.empty()) {
@@ -266,7 +266,7 @@ void Worker::draw_ahead(MatrixView<const float> rows) {
       run.sample->draw_ahead(rows.row(run.first_output), scratch);
     }
   };
-  // Without memory for it the others are drawn one by one, below.
+  // Without memory to split them, the others are drawn one by one, below.
   catch_exceptions([&] { sharing_->team().split(drawn_ahead_.size(), draw); }, [] {});
 }
 

@@ -72,10 +72,10 @@ class Worker {
   // it gave. Returns whether there was anything to do. Without memory for the worker's own lists
   // its requests end with kInternal, and the next step starts afresh.
   bool run_one_step() noexcept;
-  // When the next of the requests without rows expires, or may have something to pay with.
+  // The time at which the next of the requests without rows expires, or may be able to pay.
   std::optional<TimePoint> next_deadline() const;
   std::size_t index() const { return static_cast<std::size_t>(options_.index); }
-  // What the next steps cost; outlives the worker. May be called by any thread.
+  // Sets the cost of the next steps; it outlives the worker. May be called by any thread.
   void set_step_cost(const StepCost& cost) { new_cost_.store(&cost); }
   // May be read by any thread.
   const WorkerMetrics& metrics() const { return step_.metrics; }
@@ -94,15 +94,15 @@ class Worker {
   void admit();
   // One of the requests gives its rows up if another caller's turn has come. Returns whether.
   bool yield_rows();
-  // Of samples under a grammar. Each step begins with another request: those whose masks take long
-  // leave time for others.
+  // Makes the masks of samples under a grammar. Each step begins with another request: those whose
+  // masks take long leave time for others.
   void prepare_masks();
   void step_model();
   void end_model();
   // Draws the tokens of runs that can_draw_ahead, on the threads that shared the step.
   void draw_ahead(MatrixView<const float> rows);
   void absorb_rows(MatrixView<const float> rows);
-  // For draft tokens of the next step.
+  // Asks the draft head for draft tokens of the next step.
   void ask_draft_head();
   void settle();
   // A part of the step is over (end_model: the model's three); the next begins.
@@ -127,7 +127,7 @@ class Worker {
   Requests active_;  // have rows, in the order in which they got them
   Requests paused_;  // their sinks are full
 
-  // Of the current step.
+  // State of the current step.
   std::vector<BatchSlice> runs_;
   std::vector<const BatchSlice*> drawn_ahead_;  // of runs_
   std::vector<BatchRow> rows_;
