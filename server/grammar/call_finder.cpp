@@ -29,7 +29,7 @@ bool is_short_space(std::string_view space) {
          space.find_first_not_of(' ', 1) == std::string_view::npos;
 }
 
-// Whether `text` and `tag` may overlap: one ends with a beginning or the whole of the other's end.
+// True if `text` and `tag` may overlap: one ends with a beginning or the whole of the other's end.
 bool may_end_tag(std::string_view text, std::string_view tag) {
   return text.size() < tag.size() ? tag.ends_with(text) : text.ends_with(tag);
 }

@@ -25,7 +25,7 @@ class CallFinder {
   // none.
   std::string text() const;
 
-  // Whether some text before `token` makes it the one with which a call begins; or, if `whole`, the
+  // True if some text before `token` makes it the one with which a call begins; or, if `whole`, the
   // empty text, or that of a line before it. May be true of a few others.
   static bool may_begin_in(ToolDialect dialect, std::string_view token, bool whole);
 

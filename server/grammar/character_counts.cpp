@@ -97,7 +97,7 @@ std::shared_ptr<const CharacterCounts> CharacterCounts::of(const Dfa& dfa, const
         runs[state] = 0;
       }
       if (now[state]) ++runs[state];
-      // What has ended must have been the one number.
+      // Numbers that end here must have been the single one.
       if (was && !now[state] && (runs[state] > 1 || counts.any_from != kNever)) return nullptr;
     }
     if (round > 0 && now == before) {

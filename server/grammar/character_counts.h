@@ -11,20 +11,20 @@
 
 namespace lintel::grammar {
 
-// What a counter of characters needs to know of each state of one automaton. Immutable.
+// The numbers of characters that may follow each state of one automaton. Immutable.
 class CharacterCounts {
  public:
-  // Of `dfa`, whose texts are spelt as those of `shape`. Null: after some beginning the numbers of
-  // characters that may follow are other than one number, or all from a number on, or both. Adds
-  // its work to *work, if there is one.
+  // Counts for `dfa`, whose texts are spelt as those of `shape`. Null: after some beginning the
+  // numbers of characters that may follow are other than one number, or all from a number on, or
+  // both. Adds its work to *work, if there is one.
   static std::shared_ptr<const CharacterCounts> of(const Dfa& dfa, const StringDfa& shape,
                                                    std::size_t* work = nullptr);
 
-  // Whether a step to `state` counts: it ends a character, or opens the quotes.
+  // True if a step to `state` counts: it ends a character, or opens the quotes.
   bool is_counted(Dfa::State state) const { return states_[state].is_counted; }
   // Counts that are no characters of the text: an opening quote.
   std::uint32_t frame() const { return frame_; }
-  // Whether a text that is in `state` after `needed` less than the least count, and `left` less
+  // True if a text that is in `state` after `needed` less than the least count, and `left` less
   // than the greatest one, can be ended within both.
   bool can_end(Dfa::State state, std::uint64_t needed, std::uint64_t left) const {
     const Counts& counts = states_[state];

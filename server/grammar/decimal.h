@@ -26,9 +26,9 @@ class Decimal {
   bool is_zero() const { return whole_ == "0" && fraction_.empty(); }
   bool is_negative() const { return negative_; }
   bool is_integer() const { return fraction_.empty(); }
-  // Without leading zeros; "0" below 1.
+  // The digits before the point, without leading zeros; "0" below 1.
   const std::string& whole() const { return whole_; }
-  // Without zeros at its end.
+  // The digits after the point, without zeros at their end.
   const std::string& fraction() const { return fraction_; }
 
   Decimal magnitude() const;

@@ -39,7 +39,7 @@ Utf8 utf8_of(char32_t c) {
   return {{head(0xF0, 18), tail(12), tail(6), tail(0)}, 4};
 }
 
-// How a character that JSON demands to be escaped is spelt; empty: it needs no escape.
+// The escape of a character that JSON demands to be escaped; empty: it needs none.
 std::string json_escape(char32_t c) {
   constexpr char kDigits[] = "0123456789abcdef";
   switch (c) {

@@ -57,14 +57,14 @@ class Dfa {
     return table_[state * std::size_t{num_classes_} + classes_[byte]];
   }
   bool accepts(State state) const { return (flags_[state] & kAccepts) != 0; }
-  // Whether a byte may follow.
+  // True if a byte may follow.
   bool continues(State state) const { return (flags_[state] & kContinues) != 0; }
   std::size_t num_states() const { return flags_.size(); }
   std::size_t bytes() const {
     return sizeof(*this) + table_.size() * sizeof(State) + flags_.size();
   }
   bool matches(std::string_view text) const;
-  // Whether `byte` may come at some place of a text.
+  // True if `byte` may come at some place of a text.
   bool has_byte(unsigned char byte) const;
 
  private:
@@ -81,10 +81,10 @@ class Dfa {
   std::vector<std::uint8_t> flags_;
 };
 
-// How code points are spelt.
+// Spellings of code points.
 enum class Spelling {
   kUtf8,
-  // As in a JSON string between its quotes, with escapes only where JSON demands them.
+  // The spelling within the quotes of a JSON string, with escapes only where JSON demands them.
   kJsonString,
 };
 
@@ -101,7 +101,7 @@ class Nfa {
   State add_code_points(State from, const CodePointSet& set, Spelling spelling);
   // Any number of code points.
   State add_any(State from, Spelling spelling);
-  // What `dfa` accepts.
+  // Adds the texts that `dfa` accepts.
   State add_dfa(State from, const Dfa& dfa);
   // Counts work that adds no state.
   void count_work(std::size_t units = 1);
@@ -158,7 +158,7 @@ Dfa text_up_to(std::string_view tag, bool begins_line = false);
 // Texts without `tag`.
 Dfa text_without(std::string_view tag, bool begins_line = false);
 
-// What both accept. Adds its work to *work, if there is one.
+// The texts that both accept. Adds its work to *work, if there is one.
 Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
 // The texts of `one` that `other` does not accept. Adds its work to *work, if there is one.
 Dfa difference(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
@@ -169,13 +169,13 @@ Dfa behind(const Dfa& text, unsigned char byte);
 Dfa ending(const Dfa& text, unsigned char last, std::string_view end, std::size_t* work = nullptr);
 // The texts of `text` that have no other bytes than `bytes`.
 Dfa spelt_by(const Dfa& text, const std::bitset<256>& bytes);
-// Whether some beginning of a text of `text` has no other bytes than `bytes`, though no text that
+// True if some beginning of a text of `text` has no other bytes than `bytes`, though no text that
 // begins so does.
 bool has_dead_end(const Dfa& text, const std::bitset<256>& bytes);
 // A byte of each class of bytes that both automata treat alike.
 std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other);
-// What `text` accepts and has `least` to `most` characters: times that `shape`, an automaton of the
-// same spelling, returns to its state `inside`.
+// The texts of `text` that have `least` to `most` characters: times that `shape`, an automaton of
+// the same spelling, returns to its state `inside`.
 Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, std::uint32_t most,
                  std::size_t* work = nullptr);
 

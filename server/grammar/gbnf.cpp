@@ -528,7 +528,7 @@ class GbnfCompiler {
                     : grammar_->add_choice(std::move(nodes));
   }
 
-  // None: it would be too large.
+  // Adds the automaton of an expression; kNoNode: it would be too large.
   NodeId add_automaton(ExpressionId id) {
     id = named_by(id);
     const std::shared_ptr<const Dfa> dfa = automaton_of(id);
@@ -607,7 +607,7 @@ class GbnfCompiler {
                       at.parts.end());
           parts.push_back(rules_.expressions.add_parts(Kind::kSequence, std::move(rest)));
         }
-        // Nothing: the empty sequence has no other text.
+        // A choice without parts takes no text: the empty sequence has no other.
         return rules_.expressions.add({Kind::kChoice, {}, std::move(parts), 0, 0, 0});
       case Kind::kRule: {
         const auto added = static_cast<std::uint32_t>(rules_.bodies.size());

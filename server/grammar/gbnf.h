@@ -18,9 +18,9 @@ namespace lintel::grammar {
 // with "line N" as its path.
 std::shared_ptr<const Grammar> compile_gbnf(std::string_view text);
 
-// GBNF in which tokens by their ids, <[42]>, are written as their texts. The texts match however
-// their bytes are cut into tokens. Throws GrammarError, with "line N" as its path, for ids that the
-// vocabulary does not have, special tokens, and those that are no whole characters.
+// Replaces tokens by their ids, <[42]>, in GBNF by their texts. The texts match however their bytes
+// are cut into tokens. Throws GrammarError, with "line N" as its path, for ids that the vocabulary
+// does not have, special tokens, and those that are no whole characters.
 std::string spell_tokens(std::string_view text, const Tokenizer& tokenizer);
 
 // Adds the texts of `text` to `grammar`, whose depth is kMaxGbnfDepth. Throws GrammarError.

@@ -132,7 +132,7 @@ std::uint32_t Grammar::height_of_members(const Node& node) const {
   }
   if (num_required > node.most) return kEndless;
   if (num_required >= node.least) return most;
-  // Further ones: those that need least, or others than the named ones.
+  // Heights of further members, named or not, of which the lowest are enough.
   std::vector<std::uint32_t> heights;
   std::vector<std::uint32_t> needed(node.children.size(), 0);
   for (const Node::Dependency& dependency : node.dependencies) {

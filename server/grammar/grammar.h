@@ -26,8 +26,8 @@ inline constexpr std::uint32_t kCallIndent = 4;
 inline constexpr std::size_t kMaxNodes = 10'000;
 inline constexpr std::size_t kMaxGrammarBytes = std::size_t{16} << 20;
 
-// Why a schema, a pattern or a GBNF text is not served. what() is `path`, a colon and `reason`,
-// short and printable.
+// The reason why a schema, a pattern or a GBNF text is not served. what() is `path`, a colon and
+// `reason`, short and printable.
 class GrammarError : public std::runtime_error {
  public:
   enum class Kind {
@@ -51,7 +51,7 @@ class GrammarError : public std::runtime_error {
 
 using NodeId = std::uint32_t;
 inline constexpr NodeId kNoNode = 0xFFFFFFFF;
-// In lists of members: one that no text names.
+// Stands in lists of members for one that no text names.
 inline constexpr NodeId kOtherMember = 0xFFFFFFFE;
 // The height of a node that no finite text meets.
 inline constexpr std::uint32_t kEndless = 0xFFFFFFFF;
@@ -68,7 +68,7 @@ struct Node {
     kMembers,   // arguments in any order, between texts: see below
   };
   Kind kind = Kind::kSequence;
-  // How many levels an open node is of the grammar's depth.
+  // The levels of the grammar's depth that the node takes while it is open.
   std::uint32_t cost = 0;
   // The levels that its least deep text needs; kEndless: there is none.
   std::uint32_t height = kEndless;
@@ -117,7 +117,7 @@ class Grammar {
  public:
   explicit Grammar(std::uint32_t max_depth) : max_depth_(max_depth) {}
 
-  // While it is made. Throws GrammarError for more than kMaxNodes.
+  // Functions for making it. Throw GrammarError for more than kMaxNodes.
   NodeId add(Node node = {});
   Node& at(NodeId id) { return nodes_[id]; }
   NodeId add_dfa(std::shared_ptr<const Dfa> dfa);
@@ -125,15 +125,15 @@ class Grammar {
   NodeId add_sequence(std::vector<NodeId> children);
   NodeId add_choice(std::vector<NodeId> children);
   NodeId add_repeat(NodeId child, std::uint32_t least, std::uint32_t most);
-  // Of a copy before it is finished again: leaves out texts with other bytes than `bytes`, but for
-  // marks of JSON and automata that count.
+  // Leaves out texts with other bytes than `bytes`, but for marks of JSON and automata that count.
+  // REQUIRES: the grammar is a copy that is not finished again yet.
   void spell_by(const std::bitset<256>& bytes);
-  // For calls that a model has to make: each place of white space is one where a weak model may
-  // stay. Lines within JSON begin with at most kCallIndent blanks a level.
+  // Bounds white space in calls that a model has to make, where a weak model may stay. Lines within
+  // JSON begin with at most kCallIndent blanks a level.
   void limit_indent() { has_limited_indent_ = true; }
   // Computes Node::height of all nodes so far.
   void measure_heights();
-  // Whether some text meets a node, within the grammar's depth. After measure_heights().
+  // True if some text meets a node, within the grammar's depth. REQUIRES: measure_heights().
   bool can_be_met(NodeId id) const { return nodes_[id].height <= max_depth_; }
   // Measures all nodes. Throws GrammarError if no text meets `root`, or it is too large.
   void finish(NodeId root);

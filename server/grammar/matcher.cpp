@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kMostExpansions = 16'384;
 // Ways of a step that are not noted: mostly there are no more.
 constexpr std::size_t kUnnoted = 16;
-// In units of work: a way, a frame, and the comparison with some tops.
+// Units of work of a way, of a frame, and of the comparison with some tops.
 constexpr std::size_t kExpansionCost = 4, kFrameCost = 6, kTopsCompared = 4;
 constexpr std::uint32_t kFirstFree = 0xFFFFFF00;  // a member that is not named, by its class
 constexpr std::uint32_t kNoMember = 0xFFFFFFFF;
@@ -58,7 +58,7 @@ std::uint32_t blanks_at(Dfa::State state) {
   return counts[state];
 }
 
-// Of texts[begin, end), which share `size` bytes: those that have `byte` next.
+// The texts that have `byte` next, of texts[begin, end), which share `size` bytes.
 std::pair<std::uint32_t, std::uint32_t> narrow(const std::vector<std::string>& texts,
                                                std::uint32_t begin, std::uint32_t end,
                                                std::uint32_t size, unsigned char byte) {
@@ -129,7 +129,8 @@ void count_member(const Node& node, Place& place) {
 std::uint32_t depth_of(const FramePtr& frame) { return frame ? frame->depth : 0; }
 std::uint64_t digest_of(const FramePtr& frame) { return frame ? frame->digest : 0; }
 
-// 64 bits: who found two stacks with one digest would lose a text of his own grammar.
+// Digests have 64 bits: a client that finds two stacks with one digest only loses a text of its own
+// grammar.
 std::uint64_t mixed(std::uint64_t digest, std::uint64_t with) {
   digest = (digest ^ with) * 0x9E3779B97F4A7C15u;
   return digest ^ digest >> 29;

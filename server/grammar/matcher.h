@@ -51,7 +51,7 @@ class FramePtr {
   Frame* frame_ = nullptr;
 };
 
-// Where one node has come to. What the numbers mean depends on the node's kind: matcher.cpp.
+// The progress of one node. The meaning of the numbers depends on the node's kind: matcher.cpp.
 struct Place {
   NodeId node = kNoNode;
   std::uint32_t a = 0, b = 0, c = 0, d = 0, e = 0;
@@ -64,7 +64,7 @@ struct Place {
 struct Frame {
   Place place;
   std::uint32_t depth = 0;  // levels that are open, this one included
-  // Of this frame and all below it: stacks with the same digest are the same.
+  // The digest of this frame and all below it: stacks with the same digest are the same.
   std::uint64_t digest = 0;
   mutable std::atomic<std::uint32_t> references{1};
 };
@@ -97,8 +97,8 @@ class DigestSet {
   std::size_t size_ = 0;
 };
 
-// Moves stacks by bytes. Counts its work, which depends on grammar and text alone. Where one top
-// takes more than is served the stepper has exceeded its bound, and the stacks mean nothing.
+// Moves stacks by bytes. Counts its work, which depends on grammar and text alone. If one top takes
+// more than is served, the stepper has exceeded its bound, and the stacks mean nothing.
 class Stepper {
  public:
   explicit Stepper(const Grammar& grammar) : grammar_(&grammar) {}
@@ -145,7 +145,7 @@ class Stepper {
   bool fits_text(const Node& node, const FramePtr& below, std::uint32_t text) const;
   // The frame below the value of a member that begins.
   FramePtr make_member_frame(const Node& node, Place top, std::uint32_t member);
-  // Whether texts of kMembers may lead to `member`, or to the end of the list.
+  // True if texts of kMembers may lead to `member`, or to the end of the list.
   bool may_follow(const Node& node, const Place& top, std::uint32_t member);
   bool may_have_key(const Node& node, const Place& top);
   bool is_usable(const Node& node, const Place& top, const Node::Keys& keys);
@@ -182,12 +182,12 @@ class Matcher {
   // False: the text cannot continue so; the matcher stays as it was. Adds the units that it took to
   // *work, if there is one.
   bool advance(std::string_view bytes, std::size_t* work = nullptr);
-  // Whether some bytes took more work than is served (kMaxAdvanceWork). They count as taken, and
+  // True if some bytes took more work than is served (kMaxAdvanceWork). They count as taken, and
   // what follows from them is not known: the matcher does not advance any more.
   bool exceeded() const { return exceeded_; }
-  // Whether the text may end here.
+  // True if the text may end here.
   bool accepts() const { return stacks_.accepts; }
-  // Whether a byte may follow.
+  // True if a byte may follow.
   bool continues() const { return !stacks_.tops.empty(); }
 
   const Stacks& stacks() const { return stacks_; }

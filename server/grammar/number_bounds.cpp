@@ -207,7 +207,7 @@ class NumeralBuilder {
 
   void add_zero(Nfa::State from, const Range& range, bool with_fraction, Fractions& fractions,
                 Nfa::State end) {
-    // No digit follows, so that only bounds below 1 compare.
+    // Only bounds below 1 compare, for no digit follows.
     if (range.least.whole() != "0") return;
     const bool is_low = !range.least.fraction().empty();
     const bool is_high = range.most && range.most->whole() == "0";
@@ -319,7 +319,7 @@ Dfa multiples_dfa(const Decimal& multiple, std::size_t* work) {
       } else {
         add_steps(at, rest, rests[place + 1], 0);
       }
-      // As if the digits that are not there were zeros.
+      // Missing digits count as zeros.
       if (scaled == 0) nfa.add_empty(at, end);
       scaled = scaled * 10 % step.units;
     }
@@ -349,7 +349,7 @@ Dfa fractions_dfa(std::size_t* work) {
   const Nfa::State digits = nfa.add_state();
   nfa.add_empty(start, digits);
   nfa.add_empty(nfa.add_bytes(start, "-"), digits);
-  // After so many digits: before the point, behind it with zeros alone, and with others.
+  // States after so many digits: before the point, after it with zeros alone, and with others.
   std::vector<Nfa::State> whole, zeros, others;
   for (std::size_t count = 0; count <= kMostDigits; ++count) {
     for (auto* const states : {&whole, &zeros, &others}) states->push_back(nfa.add_state());

@@ -24,7 +24,7 @@ struct NumberBounds {
   auto operator<=>(const NumberBounds&) const = default;
   bool is_free() const { return !least && !most && !multiple_of; }
   bool holds(const Decimal& value) const;
-  // Whether no number is within both; false where that takes a look at multiples.
+  // True if no number is within both; false if only a look at multiples could show it.
   bool excludes(const NumberBounds& other) const;
 
   // Each narrows the numbers.

@@ -21,7 +21,6 @@ constexpr std::size_t kMostLookedAt = 64;  // places of one alternative with loo
 // Alternatives that groups with look-ahead multiply.
 constexpr std::size_t kMostMultiplied = 64;
 constexpr std::size_t kMostLookedFor = 4096;  // in all of them
-// Of all that is looked for in one pattern.
 
 const CodePointSet kAsciiDigits = {{'0', '9'}};
 const CodePointSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -36,7 +35,7 @@ class PatternParser {
       : text_(text), expressions_(expressions) {}
 
   struct Branch;
-  // What has to follow, or must not.
+  // The texts that have to follow, or must not.
   struct LookAhead {
     bool is_negative = false;
     std::vector<Branch> branches;  // anchored where it stands
@@ -140,7 +139,7 @@ class PatternParser {
     return rest.starts_with("(?=") || rest.starts_with("(?!");
   }
 
-  // Whether a group with look-ahead in it comes next.
+  // True if a group with look-ahead in it comes next.
   bool has_open_group() const {
     if (!has('(') || has_look_ahead()) return false;
     int depth = 0;
@@ -573,7 +572,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats
 #undef LINTEL_DURATION_TIME
 #undef LINTEL_DURATION
 
-// Made when it is first asked for.
+// An automaton that is made when it is first asked for.
 struct FormatDfa {
   std::once_flag once;
   std::shared_ptr<const Dfa> dfa;

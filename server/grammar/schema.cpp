@@ -267,7 +267,7 @@ class SchemaCompiler {
                                [](const JsonValue* value) { return value->is(Type::kString); });
   }
 
-  // What all patterns and formats of a shape accept, and its `not` leaves.
+  // The texts that all patterns and formats of a shape accept, and that its `not` leaves.
   struct Text {
     std::shared_ptr<const Dfa> dfa;
     std::shared_ptr<const CharacterCounts> counts;  // null: `dfa` has no lengths but its own
@@ -279,7 +279,7 @@ class SchemaCompiler {
     std::vector<std::string> names;
     for (const JsonValue* const pattern : shape.patterns) names.push_back(pattern->text);
     for (const JsonValue* const format : shape.formats) names.push_back(format->text);
-    // No format is named so.
+    // The prefix is in no format's name.
     for (const JsonValue* const value : shape.excluded) {
       if (value->is(Type::kString)) names.push_back("\1" + value->text);
     }
@@ -421,7 +421,7 @@ class SchemaCompiler {
     const bool is_closed = closes(shape);
     for (const KeyClass& others : shape.keys) {
       if (is_closed) break;
-      // Of free keys, which may be equal, one alone is sure to count.
+      // Only one of the free keys, which may be equal, is sure to count.
       if (others.dfa != nullptr && shape.min_properties > shape.required.size() + 1) {
         if (const auto keys = keys_of(*others.dfa, kMostNamedKeys - named)) {
           for (const std::string& key : *keys) members.emplace(key, Member{nullptr, others.set});
@@ -447,7 +447,7 @@ class SchemaCompiler {
     return node;
   }
 
-  // How many members there are, and which demand others. `places`: of names among the members.
+  // Adds the bounds of the number of members, and which demand others. `places`: by their names.
   void add_counts(const Shape& shape,
                   const std::unordered_map<std::string_view, std::size_t>& places, Node& node) {
     node.least = shape.min_properties;
@@ -587,7 +587,7 @@ class SchemaCompiler {
     for (const auto& [name, set] : shape.properties) {
       const bool is_required = shape.required.contains(name);
       if (name.empty() || name.find_first_of(style.not_in_names) != std::string::npos) {
-        // No reader of calls would find it.
+        // Readers of calls would not find the name.
         if (is_required) {
           throw GrammarError(GrammarError::Kind::kUnmet, "",
                              "requires a name that no call can have");
@@ -652,8 +652,8 @@ class SchemaCompiler {
     return std::make_shared<const Dfa>(std::move(dfa));
   }
 
-  // What `make` makes of keys that `properties` does not name; null: it takes too much, and they
-  // are left out.
+  // The automaton that `make` makes of keys that `properties` does not name; null: it takes too
+  // much, and they are left out.
   template <typename Make>
   std::shared_ptr<const Dfa> made_of_keys(const Shape& shape, Make make) {
     std::size_t work = 0;

@@ -17,7 +17,7 @@ namespace lintel::grammar {
 // The keyword, without a path, that ends a list of which more was left out than it names.
 inline constexpr const char* kMoreRelaxed = "...";
 
-// What was left out of a schema, or an object that was closed.
+// A keyword that was left out of a schema, or an object that was closed.
 struct RelaxedKeyword {
   std::string path;        // a JSON pointer
   std::string keyword;     // as GrammarError::reason(); `properties` of an object that was closed
@@ -38,13 +38,13 @@ struct SchemaOptions {
   bool objects_only = false;
 };
 
-// How arguments are spelt that are no JSON object.
+// The spelling of arguments that are no JSON object.
 struct MemberStyle {
   std::string first_prefix, later_prefix;  // before the name of the first and of further members
   std::string name_end;                    // after it
   std::string value_end;                   // after each value
   std::string first_end, later_end;        // the end of a list without members, and of others
-  // Where they are set values that may be texts are written without quotes: `plain_value` accepts a
+  // If these are set, values that may be texts are written without quotes: `plain_value` accepts a
   // text that ends with `value_end`, `plain_inside` one without that. `counted_value` accepts what
   // `plain_value` does of UTF-8; `value_counts` counts its characters and those of `value_end`.
   // `is_plain`: whether a text that `enum` or `const` gives can be written so.

@@ -582,7 +582,7 @@ std::vector<SetId> SchemaReader::choose(Walk& walk, bool is_loose) {
       const Walk::Group group = walk.groups[walk.first];
       const Overlaps* const overlaps =
           group.is_one_of && !is_loose ? &overlaps_of(group, walk) : nullptr;
-      // Counted as the lists are.
+      // Charged before the list grows, as for the other lists.
       expect((open.capacity() + 1) * 3 * sizeof(Open));
       open.push_back(
           {group, overlaps, 0, walk.steps.size(), walk.groups.size(), walk.added.size()});
@@ -986,7 +986,7 @@ void SchemaReader::read_numbers(const JsonValue* schema, Shape& shape) {
     if (!number) refuse(schema, name);
     return number;
   };
-  // In draft 4 a bound is open where its neighbour is true.
+  // Draft 4 opens a bound by a neighbour that is true.
   const auto is_open = [&](const char* exclusive) {
     const JsonValue* const value = schema->find(exclusive);
     return value != nullptr && value->is(Type::kBoolean) && value->boolean;
@@ -1082,7 +1082,7 @@ const Shape& SchemaReader::shape_of(SetId id) {
   spend(400);
   hold(sizeof(Shape) + 16);
   entries_[id].shape = std::make_unique<Shape>();
-  // While it is read, what asks for it sees what is known so far.
+  // Readers of this set see the part that is known so far while it is read.
   Shape& shape = *entries_[id].shape;
   const Schemas set = entries_[id].schemas;
   for (const JsonValue* const schema : set) read_scalars(schema, shape);
@@ -1098,7 +1098,7 @@ const Shape& SchemaReader::shape_of(SetId id) {
   return shape;
 }
 
-// Only lists and objects without members can be left out.
+// Excludes values of `not` that are lists or objects. Only those without members can be left out.
 void SchemaReader::exclude_containers(Shape& shape) {
   if (shape.constants) return;
   for (const JsonValue* const value : shape.excluded) {
@@ -1504,7 +1504,7 @@ void SchemaReader::split_keys(const Objects& objects, std::size_t pattern,
   expect(kDfaMemory);
   for (const bool matches : {true, false}) {
     matched[pattern] = matches;
-    // Automata are not made for keys that cannot be there.
+    // Keys that cannot be there need no automaton.
     if (!is_last || may_be()) {
       std::size_t work = 0;
       std::shared_ptr<const Dfa> part;

@@ -25,11 +25,11 @@ namespace lintel::grammar {
 
 // Schemas that hold at once: sorted, without equal ones.
 using Schemas = std::vector<const JsonValue*>;
-// Such a set, by its number in the reader.
+// The number of such a set in the reader.
 using SetId = std::uint32_t;
 inline constexpr SetId kAnything = 0;  // the empty set
 
-// Of reading a schema and making its nodes: some 50 ms.
+// The work of reading a schema and making its nodes: some 50 ms.
 inline constexpr std::size_t kMaxSchemaWork = 10'000'000;
 // The memory of the document, of what is read of it, and of the nodes made.
 inline constexpr std::size_t kMaxSchemaMemory = std::size_t{64} << 20;
@@ -52,7 +52,7 @@ struct KeyClass {
   SetId set = kAnything;
 };
 
-// What schemas that hold at once say together.
+// The constraints of schemas that hold at once.
 struct Shape {
   std::uint32_t types = kAllTypes;
   std::optional<std::vector<const JsonValue*>> constants;
@@ -90,7 +90,7 @@ class SchemaReader {
   SetId intern(const Schemas& schemas);
   // The sets of which one has to hold where `set` does. Valid as long as the reader.
   const std::vector<SetId>& alternatives(SetId set);
-  // Of one such set. Valid as long as the reader.
+  // The shape of one such set. Valid as long as the reader.
   const Shape& shape_of(SetId set);
   // The bit of a value's type.
   static std::uint32_t type_of(const JsonValue& value);
@@ -169,7 +169,7 @@ class SchemaReader {
     bool never = false;
     std::size_t held = 0;
   };
-  // For each branch of a oneOf those that may hold with it.
+  // The branches that may hold together, for each branch of a oneOf.
   struct Overlaps {
     std::vector<std::vector<std::uint32_t>> with;
     bool is_made = false;
@@ -250,7 +250,7 @@ class SchemaReader {
   enum class Taken { kNo, kPerhaps, kYes };
   // The same, with what is_unsure_ was before.
   Taken taken(const JsonValue* schema, const JsonValue& value);
-  // But for constants. As deep as the value is.
+  // Checks a value against all of a shape but its constants. As deep as the value is.
   bool has_shape(const JsonValue& value, const Shape& shape, bool with_formats = true);
   bool has_members(const JsonValue& value, const Shape& shape);
 

@@ -45,7 +45,7 @@ struct LocalPlace {
   LocalState at;
 };
 
-// Of the texts at and below a node those that have at most so many characters.
+// Sets the bits of texts at and below a node that have at most so many characters.
 void set_bits_within(const ByteTrie& trie, std::uint32_t node, std::size_t characters,
                      std::span<std::uint64_t> words) {
   const std::span<const std::int32_t> ids = trie.ids(node, trie.skip(node));
@@ -56,7 +56,7 @@ void set_bits_within(const ByteTrie& trie, std::uint32_t node, std::size_t chara
   }
 }
 
-// Whether `dfa` is in `state` again after every character that takes several bytes.
+// True if `dfa` is in `state` again after every character that takes several bytes.
 bool loops_on_characters(const Dfa& dfa, Dfa::State state) {
   struct Bytes {
     unsigned char first, last;
@@ -159,7 +159,7 @@ std::size_t walk_automaton(const ByteTrie& trie, std::uint32_t begin, std::uint3
       } else {
         set_bits(trie.ids(node, skip), words);
       }
-      // Where the state accepts, what is below needs no leaf: it is set.
+      // Texts below need no leaf if the state accepts: their bits are set.
       visited += trie.ids(node, skip).size() / kIdsInVisit;
       node = skip;
       continue;
@@ -186,7 +186,7 @@ std::size_t count_rests(const ByteTrie& trie, const std::vector<std::uint32_t>& 
   return count;
 }
 
-// What follows the nodes `leaves`, with the ids of the tokens, as one trie.
+// One trie of the texts after the nodes `leaves`, with the ids of their tokens.
 ByteTrie rests_of(const Vocabulary& vocabulary, const std::vector<std::uint32_t>& leaves) {
   const ByteTrie& trie = vocabulary.trie();
   std::vector<std::pair<std::string_view, std::int32_t>> rests;
@@ -222,7 +222,7 @@ bool find_local(const Grammar& grammar, const Place& place, std::size_t longest,
   local->counts = node.counts.get();
   local->at = {node.dfa->id(), static_cast<Dfa::State>(place.a), 0, kUnbounded};
   if (node.counts == nullptr) return true;
-  // What no token can reach makes no difference.
+  // Counts beyond the reach of any token make no difference.
   const std::size_t reached = longest + node.counts->horizon();
   if (place.b < node.least) {
     local->at.needed =
@@ -244,7 +244,7 @@ class MaskMaker {
 
   bool is_ready() const { return ready_; }
   std::span<const std::uint64_t> words() const { return words_; }
-  // Whether the mask would take more work than is served; it is empty then.
+  // True if the mask would take more work than is served; it is empty then.
   bool exceeded() const { return exceeded_; }
   void forget() {
     started_ = ready_ = exceeded_ = false;
@@ -287,7 +287,7 @@ class MaskMaker {
     Stacks stacks;                     // there
     bool into_stage;
     bool in_steps = false;  // no automaton is walked alone
-    // Once it has started.
+    // Progress of a job that has started.
     std::size_t next_root = 0;
     std::uint32_t next = 0, end = 0;  // nodes that are left below the current root
     std::size_t depth = 0;            // of the root

@@ -26,8 +26,8 @@ namespace lintel::grammar {
 
 // Work of masks: a unit is about 5 ns. The default is what a row may take in a step (2 ms).
 inline constexpr std::size_t kMaskBudget = 400'000;
-// Work of stacks for one mask, a second: beyond it the grammar is too ambiguous. Grammars of
-// expressions take some 15 million units for 250,000 tokens.
+// Work of stacks for one mask, 1 s: beyond it the grammar is too ambiguous. Grammars of expressions
+// take some 15 million units for 250,000 tokens.
 inline constexpr std::size_t kMaxMaskWork = 200'000'000;
 
 class MaskMaker;
@@ -53,7 +53,7 @@ class TokenMatcher {
   // cannot happen with a vocabulary that has every byte. Made without a budget if prepare() has not
   // done it. Valid until the matcher changes.
   std::span<const std::uint64_t> mask();
-  // Whether the text so far or its mask takes more work than is served, which depends on grammar,
+  // True if the text so far or its mask takes more work than is served, which depends on grammar,
   // vocabulary and text alone. The mask is empty then.
   bool exceeded() const;
   // The only byte that may come next, be it of a token or not; -1: there are several, or none. For
@@ -66,9 +66,9 @@ class TokenMatcher {
   bool advance(std::int32_t token);
   // The same for a text that is no token.
   bool advance_text(std::string_view text);
-  // Whether an end token may come next.
+  // True if an end token may come next.
   bool accepts() const { return matcher_.accepts() && !ended_; }
-  // Whether an end token has come.
+  // True if an end token has come.
   bool ended() const { return ended_; }
 
   const Matcher& matcher() const { return matcher_; }

@@ -59,7 +59,7 @@ const std::shared_ptr<const Dfa>& xml_text() {
   return made;
 }
 
-// Whether a reader finds `text` whole as a value. A tag within it alone is none that ends it.
+// True if a reader finds `text` whole as a value. A tag within it alone does not end it.
 bool is_xml_text(std::string_view text) {
   const auto skip_space = [text](std::size_t at) {
     return text.substr(std::min(text.find_first_not_of(" \t\n\r", at), text.size()));
@@ -89,8 +89,8 @@ const std::shared_ptr<const Dfa>& xml_value() {
   return made;
 }
 
-// Any key of an argument, with what ends it: an automaton that accepts at its end alone needs no
-// list of what may follow.
+// Any key of an argument, with the text after it: an automaton that accepts at its end alone needs
+// no list of what may follow.
 const std::shared_ptr<const Dfa>& any_key(ToolDialect dialect) {
   static const std::shared_ptr<const Dfa> xml =
       shared(pattern_dfa("^[A-Za-z0-9_.-]{1,64}>\\n$", Spelling::kUtf8));
@@ -224,7 +224,7 @@ class ToolCompiler {
     return g.add(std::move(names));
   }
 
-  // What follows the start tag, with the end tag.
+  // Adds the text after the start tag, with the end tag.
   NodeId add_call(NodeId named) {
     Grammar& g = *grammar_;
     switch (options_.dialect) {
@@ -265,7 +265,7 @@ class ToolCompiler {
     return space_;
   }
 
-  // What follows the name of a tool.
+  // Adds the text after the name of a tool.
   NodeId add_tool(const ToolSpec& tool) {
     try {
       std::vector<RelaxedKeyword> relaxed;

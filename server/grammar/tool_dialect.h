@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How models write calls of tools.
+// The dialects in which models write calls of tools.
 #pragma once
 
 #include <string_view>

@@ -6,8 +6,7 @@
 namespace lintel::grammar {
 namespace {
 
-// Where a text is in a character, as UTF-8 has them: how many bytes are missing, and the range of
-// the next.
+// A place within a character of UTF-8: the number of missing bytes, and the range of the next.
 struct InCharacter {
   std::uint8_t missing = 0;
   std::uint8_t first = 0x80, last = 0xBF;

@@ -33,7 +33,7 @@ enum Content : std::uint8_t {
   kBrokenCharacters = 128,  // not UTF-8
 };
 
-// Of a byte of text; bytes from 128 on are kOtherCharacters.
+// The content of a byte of text; bytes from 128 on are kOtherCharacters.
 std::uint8_t content_of(unsigned char byte);
 
 // Texts with an id each, as a trie in depth-first order: a text follows its beginnings, and the
@@ -50,17 +50,17 @@ class ByteTrie {
   unsigned char byte(std::uint32_t node) const { return nodes_[node].byte; }
   std::size_t depth(std::uint32_t node) const { return nodes_[node].depth; }  // from 1
   std::uint32_t skip(std::uint32_t node) const { return nodes_[node].skip; }
-  // Of the texts that end at a node.
+  // The ids of texts that end at a node.
   std::span<const std::int32_t> ids(std::uint32_t node) const { return ids(node, node + 1); }
   std::size_t longest() const { return longest_; }  // depth of a node
   // The ids of texts that end at nodes `begin` to `end` - 1.
   std::span<const std::int32_t> ids(std::uint32_t begin, std::uint32_t end) const {
     return {ids_.data() + nodes_[begin].first_id, nodes_[end].first_id - nodes_[begin].first_id};
   }
-  // What the texts below a node have, from there: a set of Content.
+  // The content of texts below a node, from there: a set of Content.
   std::uint8_t content_below(std::uint32_t node) const { return summaries_[node].content; }
-  // Characters up to and with a node, and of each text of ids(begin, end). Of texts that are not
-  // UTF-8 they mean nothing. REQUIRES: has_counts().
+  // Characters up to and with a node, and of each text of ids(begin, end). They mean nothing for
+  // texts that are not UTF-8. REQUIRES: has_counts().
   std::size_t characters_to(std::uint32_t node) const { return summaries_[node].characters; }
   std::span<const std::uint8_t> characters(std::uint32_t begin, std::uint32_t end) const {
     return std::span(characters_)
@@ -96,7 +96,7 @@ class ByteTrie {
 // A set of ids, as words of 64 bits: id i is bit i % 64 of word i / 64.
 using MaskWords = std::vector<std::uint64_t>;
 
-// What the vocabulary has for one state of an automaton. Immutable.
+// The part of a mask that depends on one state of an automaton alone. Immutable.
 struct LocalMask {
   MaskWords inside;  // tokens that end within the automaton, or just as it accepts
   ByteTrie rests;    // of the others, what follows once it accepts
@@ -129,7 +129,7 @@ class Vocabulary {
   bool ends(std::int32_t id) const;
   std::span<const std::int32_t> end_tokens() const { return end_tokens_; }
   std::size_t longest() const { return longest_; }  // bytes of a token
-  // Those that some token has.
+  // Bytes that some token has.
   const std::bitset<256>& spelt_bytes() const { return spelt_bytes_; }
   const ByteTrie& trie() const { return trie_; }
   std::size_t bytes() const;
