@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ActiveCalls: how many streams are running, and whether new ones may begin.
+// ActiveCalls: counts running streams, and refuses new ones once closed.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,8 @@ class ActiveCalls {
     mirror_.store(count_, std::memory_order_relaxed);
   }
 
-  // A call that is open while it may do nothing, as a stream of requests does between them: a drain
-  // does not wait for it, but the server does not go before it.
+  // Counts an open call that may be inactive, as a stream of requests is between them: a drain does
+  // not wait for it, but the server ends only after it.
   void hold() {
     MutexLock lock(mutex_);
     ++held_;
@@ -40,7 +40,7 @@ class ActiveCalls {
     if (--held_ == 0) none_left_.notify_all();
   }
 
-  // No call enters any more. Running calls continue.
+  // Refuses new calls from now on. Running calls continue.
   void close() {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -51,11 +51,11 @@ class ActiveCalls {
     return closed_;
   }
 
-  // Takes no lock.
+  // The number of running calls. Takes no lock.
   int count() const { return mirror_.load(std::memory_order_relaxed); }
 
-  // Waits until no call is left, or for `timeout`. Returns whether none is. `also_held`: none that
-  // is held either.
+  // Waits until no call is left, or for `timeout`. True if none is left. `also_held`: waits for
+  // held calls, too.
   bool wait_until_none(std::chrono::nanoseconds timeout, bool also_held = false) {
     const auto end = std::chrono::steady_clock::now() + timeout;
     MutexLock lock(mutex_);

@@ -172,7 +172,7 @@ void CallScope::identify(const RpcCall& call) {
     if (!gate_.identify_by_certificate) return;
     const std::string name = call.certificate();
     if (name.empty()) return;
-    // No token is named so: names of tokens have no colon.
+    // Names of tokens have no colon, so none equals this one.
     caller_.name = "x509:" + name;
     if (std::ranges::find(gate_.admin_certificates, name) != gate_.admin_certificates.end()) {
       caller_.roles.add(Role::kAdmin);

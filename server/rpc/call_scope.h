@@ -86,11 +86,11 @@ enum class Method {
 struct MethodInfo {
   Method method;
   const char* name;          // service and method, as on the wire
-  std::optional<Role> role;  // that the caller needs; none: any identity will do
+  std::optional<Role> role;  // needed by the caller; none: any identity will do
   bool is_health = false;    // answers without a token
 };
 
-// In the order of the enum.
+// Indexed by Method: in the order of the enum.
 inline constexpr std::array kMethods = {
     MethodInfo{Method::kGenerate, "lintel.v1.GenerationService/Generate", Role::kGenerate},
     MethodInfo{Method::kScore, "lintel.v1.GenerationService/Score", Role::kScore},
@@ -116,7 +116,7 @@ inline constexpr std::array kMethods = {
     MethodInfo{Method::kSnapshotSession, "lintel.v1.SessionService/Snapshot", Role::kGenerate},
     MethodInfo{Method::kRestoreSession, "lintel.v1.SessionService/Restore", Role::kGenerate},
     MethodInfo{Method::kReadHistory, "lintel.v1.SessionService/ReadHistory", Role::kGenerate},
-    // Public ones need the role admin besides.
+    // Public states need the role admin besides.
     MethodInfo{Method::kSaveState, "lintel.v1.SessionService/SaveState", Role::kGenerate},
     MethodInfo{Method::kListStates, "lintel.v1.SessionService/ListStates", Role::kGenerate},
     MethodInfo{Method::kDeleteState, "lintel.v1.SessionService/DeleteState", Role::kGenerate},
@@ -163,25 +163,25 @@ constexpr const MethodInfo& info_of(Method method) {
 
 inline constexpr std::size_t kNumStatusCodes = 17;  // OK .. UNAUTHENTICATED
 
-// Thread-safe. A call is counted under the model that it is about, by name; under none, "", when it
-// is about none or was refused before its model was known. As many models are kept apart as were
-// ever loaded: callers give names of models that there are, never one from the wire.
+// Thread-safe. A call is counted under the name of its model, and under "" if it concerns no model
+// or was refused before the model was known. Callers pass names of models that exist, never one
+// from the wire, so there are as many entries as models were ever loaded.
 class RequestCounters {
  public:
   using Codes = std::array<std::uint64_t, kNumStatusCodes>;
 
-  // A call that was refused by its headers: it took no time of the server's.
+  // Counts a call that was refused by its headers, which took the server no time.
   void count(Method method, int code) noexcept { cell("", method, code).fetch_add(1, kRelaxed); }
-  // Where there is no memory to keep the model apart the call is counted under none.
+  // Counts a finished call: under no model if there is no memory for a model's entry.
   void count(Method method, std::string_view model, int code, double seconds) noexcept;
 
-  // Of one model, or of calls about none.
+  // The number of calls about one model, or about none.
   std::uint64_t get(Method method, std::size_t code, std::string_view model = "") const
       EXCLUDES(mutex_);
-  // By model, calls about none first: each method's calls by code, in the order of kMethods.
+  // Each method's calls by code, in the order of kMethods: a row a model, calls about none first.
   std::vector<std::pair<std::string, std::array<Codes, kMethods.size()>>> by_model() const
       EXCLUDES(mutex_);
-  // From the headers to the end of the call, in seconds; of all models.
+  // Durations of calls about any model, in seconds, from the headers to the end of the call.
   HistogramSnapshot durations(Method method) const;
   std::uint64_t total() const EXCLUDES(mutex_);
 
@@ -193,7 +193,7 @@ class RequestCounters {
 
   using Cell = std::atomic<std::uint64_t>;
   using Cells = std::array<std::array<Cell, kNumStatusCodes>, kMethods.size()>;
-  // As Histogram, for many writers.
+  // A Histogram for many writers.
   struct Durations {
     std::array<Cell, kBounds.size() + 1> counts{};
     std::atomic<double> sum{0};
@@ -204,7 +204,7 @@ class RequestCounters {
   Cells without_model_{};
   std::array<Durations, kMethods.size()> durations_{};
   mutable Mutex mutex_;
-  // Cells stay where they are, and are counted in without the mutex.
+  // Cells have stable addresses and are incremented without the mutex.
   std::map<std::string, std::unique_ptr<Cells>, std::less<>> models_ GUARDED_BY(mutex_);
 };
 
@@ -218,39 +218,39 @@ struct TokenUse {
 
 struct CallEnd {
   Method method;
-  std::string_view model = {};         // empty: about none, or refused before it was known
+  std::string_view model = {};         // empty: no model, or refused before it was known
   std::optional<double> seconds = {};  // none: it was refused by its headers
   TokenUse used = {};
 };
 
-// `fields`: what else the line says. Where there is no memory for the line there is none: what
-// waits for the call's end does not wait for it.
+// `fields`: the other fields of the line. Without memory for the line it is left out: nothing that
+// waits for the end of the call waits for it.
 void record_end(RequestCounters& counters, const CallEnd& end, const grpc::Status& status,
                 LogFields& fields) noexcept;
 
-// What every call meets. Borrowed; the server owns all of it.
+// The server's rules for every call. Everything is borrowed; the server owns it.
 struct CallPolicy {
-  const BearerTokens* bearer_tokens = nullptr;  // null: no token is asked for
-  // In mutual TLS, where there are no tokens, callers have their certificates' names.
+  const BearerTokens* bearer_tokens = nullptr;  // null: no token is required
+  // True in mutual TLS without tokens: callers have the names of their certificates.
   bool identify_by_certificate = false;
-  std::span<const std::string> admin_certificates;  // those names that have the role admin, too
-  Roles anonymous;  // of callers without a token, where none is asked for
+  std::span<const std::string> admin_certificates;  // names with the role admin, too
+  Roles anonymous;  // roles of callers without a token, if none is required
   Quotas& quotas;
   RequestCounters& counters;
   const Clock& clock;
   std::size_t max_message_bytes;    // of a request
-  std::string replica_id = {};      // this server's, for answers; empty: they do not say
+  std::string replica_id = {};      // this server's, for answers; empty: left out of them
   RequestMemory* memory = nullptr;  // null: requests are not charged
 };
 
-// How large a request of this method may be.
+// The bounds of a request of this method.
 MessageBounds bounds_of(const CallPolicy& gate, Method method);
 
 // The identity of a call's token; UNAUTHENTICATED where it is empty or unknown.
 grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller);
 
-// Made first in every method; counts and logs the call when it ends. The one place that identifies
-// callers.
+// Constructed first in every method; counts and logs the call when it ends. Callers are identified
+// here only.
 //
 // Used by one thread at a time.
 class CallScope {
@@ -262,24 +262,25 @@ class CallScope {
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
 
-  // Not OK: the caller is not known (UNAUTHENTICATED) or may not do this (PERMISSION_DENIED).
+  // The caller's admission. Not OK: the caller is unknown (UNAUTHENTICATED) or lacks the role for
+  // the method (PERMISSION_DENIED).
   const grpc::Status& admitted() const { return admitted_; }
   const Identity& caller() const { return caller_; }
   // An empty charge of this call's request.
   RequestMemory::Charge charge() const { return memory_.beside(); }
-  // By which its requests take turns with others' (GenerationRequest::caller): the identity, or
-  // where it has no name the address of the client's connection.
+  // The key for fair turns of requests (GenerationRequest::caller): the name of the identity, or
+  // the address of the client's connection if it has none.
   const std::string& turn_name() const { return caller_.name.empty() ? peer_ : caller_.name; }
   const LogFields& log_fields() const { return fields_; }
 
-  // The model the call is about, as soon as it is known to be there: for the log line and the
-  // counters. Of a stream of requests the first one's.
+  // Sets the model of the call for the log line and the counters, as soon as it is known to exist.
+  // A stream of requests has that of its first one.
   void set_model(const std::string& name);
 
-  // What was read and produced since the last time, for the log.
+  // Adds the tokens read and produced since the last call, for the log.
   void note_use(TokenUse used) noexcept;
 
-  // The call is gone. Idempotent.
+  // Counts and logs the end of the call. Idempotent.
   void end(const grpc::Status& status) noexcept;
 
  private:
@@ -290,18 +291,18 @@ class CallScope {
   const TimePoint begun_;
   std::string peer_;
   Identity caller_;
-  RequestMemory::Charge memory_;  // empty: those beside it are used
+  RequestMemory::Charge memory_;  // empty: the charges beside it are used
   grpc::Status admitted_;
   LogFields fields_;
   std::string model_;  // empty: none, or not yet known
-  TokenUse used_;      // of all that was noted
+  TokenUse used_;      // the sum of all that was noted
   bool ended_ = false;
 };
 
-// StreamQuota: what one stream holds of its identity's quotas.
+// StreamQuota: the share of one stream in the quotas of its identity.
 
-// A stream's place among those of its identity, from enter() until the object goes, and what its
-// requests pay from. Used by one thread at a time.
+// A stream's place among the streams of its identity, from enter() until the object is destroyed,
+// and the allowance its requests pay from. Used by one thread at a time.
 class StreamQuota {
  public:
   // Holds nothing yet. The quotas outlive the object.
@@ -311,18 +312,18 @@ class StreamQuota {
   StreamQuota(const StreamQuota&) = delete;
   StreamQuota& operator=(const StreamQuota&) = delete;
 
-  // One stream more. Not OK: RESOURCE_EXHAUSTED, and nothing is held. Once.
+  // Takes a place. Not OK: RESOURCE_EXHAUSTED, and nothing is held. Called once.
   grpc::Status enter();
-  // Whether a call that reads and produces tokens may begin.
+  // OK if a call that reads or produces tokens may begin, else RESOURCE_EXHAUSTED.
   grpc::Status check_tokens() const;
-  // What the call's requests pay from; null where tokens are not limited. REQUIRES: entered for as
-  // long as they run.
+  // The allowance that the call's requests pay from; null if tokens are not limited. REQUIRES:
+  // entered for as long as they run.
   std::shared_ptr<TokenAllowance> allowance() const;
 
-  // The stream runs no more: its place is free. To be called before the client can know that the
-  // call is over, or its next one is counted beside this one. Idempotent, as leave() is.
+  // Frees the place: the stream runs no more. To be called before the client can know that the call
+  // is over; otherwise its next call is counted together with this one. Idempotent, as leave() is.
   void finish() noexcept;
-  // The call is gone. Finishes it, too.
+  // Releases the stream when its call is gone. Calls finish(), too.
   void leave() noexcept;
 
  private:
@@ -333,20 +334,20 @@ class StreamQuota {
   State state_ = State::kOutside;
 };
 
-// StreamCall: a CallScope, and what else a streaming call holds.
+// StreamCall: the CallScope and the StreamQuota of a streaming call.
 
-// Of a call that reads and produces tokens, from its headers to its end. Used by one thread at a
-// time.
+// Scope and quota of a call that reads and produces tokens, from its headers to its end. Used by
+// one thread at a time.
 struct StreamCall {
   StreamCall(const CallPolicy& gate, RpcCall& context, Method method)
       : scope(gate, context, method), quota(gate.quotas, scope.caller().name) {}
 
-  // The call does nothing more, and its client does not know yet.
+  // Frees the call's place when it does nothing more, before its client knows.
   void finish(TokenUse used) noexcept {
     scope.note_use(used);
     quota.finish();
   }
-  // The call is gone.
+  // Ends the scope of a call that is gone.
   void end(const grpc::Status& status) noexcept {
     quota.leave();
     scope.end(status);

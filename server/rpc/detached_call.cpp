@@ -6,7 +6,7 @@
 namespace lintel {
 namespace {
 
-constexpr std::string_view kCertificatePrefix = "x509:";  // of CallScope's names
+constexpr std::string_view kCertificatePrefix = "x509:";  // of names from CallScope
 
 }  // namespace
 
@@ -15,7 +15,7 @@ DetachedCall::DetachedCall(Identity caller, std::function<void(const grpc::Statu
 
 void DetachedCall::run(Identity caller, std::function<void(const grpc::Status&)> on_end,
                        const std::function<RpcReactor*(RpcCall& call)>& begin) {
-  // Deleted by finish(); or here, where there is no reactor.
+  // Deleted by finish(), or here if there is no reactor.
   auto* const call = new DetachedCall(std::move(caller), std::move(on_end));
   try {
     call->reactor_ = begin(*call);

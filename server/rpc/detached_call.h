@@ -15,8 +15,8 @@
 
 namespace lintel {
 
-// The server's own call of one of its methods, as a caller that it knows. What the method writes is
-// dropped. Owns itself: it is gone when its reactor is.
+// The server's own call of one of its methods, for a known caller. Its answer is dropped. Owns
+// itself: it is deleted with its reactor.
 class DetachedCall final : public RpcCall, private RpcTransport {
  public:
   // `begin` makes the reactor, as a method does. on_end: the call's status, by any thread.
@@ -45,7 +45,7 @@ class DetachedCall final : public RpcCall, private RpcTransport {
 
   const Identity caller_;
   const std::function<void(const grpc::Status&)> on_end_;
-  RpcReactor* reactor_ = nullptr;  // constant since it is bound
+  RpcReactor* reactor_ = nullptr;  // constant after bind()
 };
 
 }  // namespace lintel

@@ -18,7 +18,7 @@ constexpr std::string_view kCut = ", ...";
 constexpr std::size_t kMostNameBytes = 64;
 constexpr std::size_t kMostLogged = 256;
 
-// A name as a header and a line of the log can have it.
+// A name in a form for a header and a line of the log.
 std::string shown(std::string_view name) {
   std::string text(name.substr(0, kMostNameBytes));
   std::ranges::replace_if(
@@ -26,7 +26,7 @@ std::string shown(std::string_view name) {
   return text.empty() ? "?" : text;
 }
 
-// Names that the log has had. Clients may send any number of others, so that it takes some only.
+// Names that were logged. Clients may send any number of names, so it is bounded.
 class LoggedNames {
  public:
   void log(const std::string& name) EXCLUDES(mutex_) {
@@ -72,7 +72,7 @@ grpc::Status IgnoredMembers::report(bool refuses, std::string& header) const {
 
 namespace {
 
-// Whether one insertion, deletion, substitution or exchange of neighbours makes `a` of `b`.
+// True if one insertion, deletion, substitution or exchange of neighbours makes `a` of `b`.
 bool is_one_edit(std::string_view a, std::string_view b) {
   if (a.size() < b.size()) std::swap(a, b);
   if (a.size() > b.size() + 1) return false;

@@ -12,10 +12,10 @@
 
 namespace lintel {
 
-// Of the answer to a request, with names and commas.
+// The header of an answer that lists the names, separated by commas.
 inline constexpr const char* kIgnoredHeader = "lintel-ignored";
 
-// Names of one request, each once. Those that a header has no room for are counted, not kept: the
+// Names of one request, each once. Names that a header has no room for are counted, not kept: the
 // names of a hostile body take no memory. Used by one thread at a time.
 class IgnoredMembers {
  public:
@@ -23,9 +23,9 @@ class IgnoredMembers {
   void add(std::string_view name);
   bool empty() const { return text_.empty(); }
 
-  // Not OK: `refuses` (--unknown-members refuse), and there are some: names the first. Else fills
-  // `header` with them, in at most 2 KiB, and writes those to the log that it has not had since the
-  // process began. Empty: there are none.
+  // Not OK: there are some and `refuses` is true (--unknown-members refuse); names the first.
+  // Otherwise fills `header` with them, in at most 2 KiB, and logs those that were not logged since
+  // the process began. Empty header: there are none.
   grpc::Status report(bool refuses, std::string& header) const;
 
  private:
@@ -35,8 +35,8 @@ class IgnoredMembers {
   bool is_cut_ = false;
 };
 
-// The one of `served` that `name` is a slip for: names of at least six letters that differ from it
-// by one letter, or two that are exchanged. Empty: there is none.
+// The one of `served` that `name` misspells: a name of at least six letters that differs from it by
+// one letter, or by two that are exchanged. Empty: there is none.
 std::string_view find_near_name(std::string_view name, std::span<const std::string_view> served);
 
 }  // namespace lintel

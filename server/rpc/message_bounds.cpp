@@ -20,14 +20,14 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 
-// No request of ours is nested half as deep; libprotobuf's own bound is 100.
+// Requests of the server's protocols are less than half as deep; libprotobuf's own bound is 100.
 constexpr int kMaxDepth = 32;
-// Of an occurrence of a field in memory, and of one that has an object of its own: measured with
+// Memory of an occurrence of a field, and of one that has an object of its own: measured with
 // libprotobuf 3.21 and rounded up.
 constexpr std::size_t kFieldBytes = 64;
 constexpr std::size_t kObjectBytes = 192;
 
-// Goes through the wire format as libprotobuf will, and adds up what it will allocate.
+// Walks the wire format as libprotobuf does, and adds up the bytes that it will allocate.
 class Scan {
  public:
   enum class Result { kGood, kMalformed, kTooDeep, kTooLarge };
@@ -35,7 +35,7 @@ class Scan {
   Scan(google::protobuf::io::CodedInputStream& input, std::size_t max_bytes)
       : input_(input), max_bytes_(max_bytes) {}
 
-  // Up to the end of the input or of the limit that is pushed.
+  // Scans up to the end of the input or of the pushed limit.
   Result message(const Descriptor& type, int depth) {
     if (depth > kMaxDepth) return Result::kTooDeep;
     while (const std::uint32_t tag = input_.ReadTag()) {
@@ -74,7 +74,7 @@ class Scan {
   }
 
   Result block(std::uint32_t length, const FieldDescriptor* known, int depth) {
-    // Longer than what it is in.
+    // The field is longer than its message.
     if (length > static_cast<std::uint32_t>(input_.BytesUntilLimit())) return Result::kMalformed;
     const auto size = static_cast<int>(length);
     if (known != nullptr && known->type() == FieldDescriptor::TYPE_MESSAGE) {

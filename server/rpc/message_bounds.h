@@ -15,15 +15,15 @@ namespace lintel {
 
 struct MessageBounds {
   std::size_t max_bytes = 0;  // on the wire
-  // In memory. Two bytes on the wire can become a message of two hundred; an honest request stays
-  // below this: an id takes a byte or more on the wire, and four in memory.
+  // The bound in memory. Two bytes on the wire can become a message of two hundred; an honest
+  // request stays below this: an id takes a byte or more on the wire, and four in memory.
   std::size_t max_parsed_bytes() const { return 4 * max_bytes; }
 };
 
-// What gRPC lets the server send in one message.
+// The largest message that the server sends over gRPC.
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 20;
 
-// Of a request that needs no token: it is a name or empty.
+// The bounds of a request that needs no token: it is a name or empty.
 inline constexpr MessageBounds kOpenMessage{4096};
 
 // Parses `bytes` into `message`, which is empty. Fields that the type does not know are left out.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestBudget: charges a request for what its text is made into.
+// RequestBudget: charges a request for the objects made of its text.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace lintel {
 // they are made. Used by one thread.
 class RequestBudget final : public JsonBudget {
  public:
-  // copies: that are there at a time, with the tree itself. is_cancelled: empty: never. What is
-  // referred to outlives the object.
+  // copies: their number at a time, including the tree itself. is_cancelled: empty: never.
+  // Referenced objects outlive this one.
   RequestBudget(RequestMemory::Charge& memory, std::size_t copies,
                 const std::function<bool()>& is_cancelled)
       : memory_(memory), copies_(copies), is_cancelled_(is_cancelled) {}
@@ -29,7 +29,8 @@ class RequestBudget final : public JsonBudget {
     const auto needed = static_cast<std::size_t>(std::max<std::int64_t>(bytes_, 0)) * copies_;
     if (needed <= charged_) return true;
     const std::size_t more = needed - charged_;
-    // In the large: the account is shared by threads. What does not fit so may fit exactly.
+    // Charges in large steps, as threads share the account; bytes that do not fit so may fit
+    // exactly.
     refusal_ = memory_.add(more + kStep);
     if (!refusal_) {
       charged_ += more + kStep;
@@ -42,7 +43,7 @@ class RequestBudget final : public JsonBudget {
   }
   bool cancelled() const override { return is_cancelled_ && is_cancelled_(); }
 
-  // Why there was no room; false: there was.
+  // The reason why there was no room; false: there was room.
   const RequestRefusal& refusal() const { return refusal_; }
 
  private:

@@ -53,7 +53,7 @@ void RpcReactor::when_cancelled(std::function<void()> hook) {
   {
     const MutexLock lock(mutex_);
     if (!is_cancelled_ || hook == nullptr) {
-      when_cancelled_.swap(hook);  // what was there goes without the mutex
+      when_cancelled_.swap(hook);  // the old hook is destroyed without the mutex
       return;
     }
   }
@@ -84,9 +84,9 @@ void RpcReactor::bind(RpcTransport& transport) {
     write = write_;
     finish.swap(finish_);
   }
-  // No operation of the same kind starts meanwhile: these are under way.
+  // No operation of the same kind starts meanwhile, as these are in progress.
   if (read != nullptr) transport.read(*read);
-  if (begins) return transport.begin();  // what follows waits for its end
+  if (begins) return transport.begin();  // later operations wait for its end
   if (finish) return transport.finish(write, *std::move(finish));
   if (write != nullptr) transport.write(*write);
 }

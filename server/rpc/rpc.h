@@ -27,10 +27,10 @@
 
 namespace lintel {
 
-// catch_exceptions(), for what ends in a status: an exception in one call ends that call only.
+// catch_exceptions(): turns an exception into a status, so that it ends its call only.
 
-// Runs `method` and makes a status of what it throws. Nothing passes it, for want of memory either:
-// the end of a call waits for what comes after it.
+// Runs `method` and makes a status of what it throws. No exception passes it, std::bad_alloc
+// included: the end of a call waits for the code after it.
 template <typename Method>
 grpc::Status catch_exceptions(Method&& method) noexcept {
   return catch_exceptions([&]() -> grpc::Status { return method(); }, status_of_exception);
@@ -45,7 +45,7 @@ class RequestObject {
   RequestObject& operator=(const RequestObject&) = delete;
   virtual ~RequestObject() = default;
 
-  // Bytes of the text that it was read from, which tell how long its call takes to begin.
+  // Bytes of the text that it was read from, from which the time to begin its call is estimated.
   virtual std::size_t text_bytes() const = 0;
   virtual const RequestMemory::Charge& memory() const = 0;
 };
@@ -89,7 +89,7 @@ class RequestMessage {
     message_.reset();
     return status;
   }
-  // Null: it is none. REQUIRES: else it is of this type, the one that its method takes.
+  // The object; null: the request is none. REQUIRES: it is of this type, which its method takes.
   template <typename Object>
   std::unique_ptr<Object> take_object() const {
     assert(object_ == nullptr || dynamic_cast<Object*>(object_.get()) != nullptr);
@@ -97,14 +97,14 @@ class RequestMessage {
   }
   void swap(grpc::ByteBuffer& bytes) { bytes_.Swap(&bytes); }
   const RequestObject* object() const { return object_.get(); }
-  // Bytes that it holds, and has not charged.
+  // Bytes held and not charged.
   std::size_t size() const {
     if (object_ != nullptr) return 0;
     return message_ == nullptr ? bytes_.Length() : message_->SpaceUsedLong();
   }
 
  private:
-  mutable grpc::ByteBuffer bytes_;                              // where there is neither
+  mutable grpc::ByteBuffer bytes_;                              // used without message and object
   mutable std::unique_ptr<google::protobuf::Message> message_;  // of the type that read() takes
   mutable std::unique_ptr<RequestObject> object_;
 };
@@ -127,16 +127,16 @@ class LazyMessage {
   const RequestMessage& request_;
 };
 
-// What a transport does for a reactor. Each operation is over when the reactor's callback of the
-// same name has been called; the messages outlive it. At most one read and one write are under way.
+// The operations of a transport for a reactor. Each is over when the reactor's callback of the same
+// name has been called; the messages outlive it. At most one read and one write are under way.
 class RpcTransport {
  public:
   virtual void read(RequestMessage& request) = 0;
   // Sends the headers of the answer to a stream ahead of its first message; over as a write is.
   virtual void begin() = 0;
   virtual void write(const google::protobuf::Message& message) = 0;
-  // `last`: null where the call has no further message. Of a unary call the response goes out with
-  // it, where the status is OK.
+  // `last`: null if the call has no further message. The response of a unary call is sent with it
+  // if the status is OK.
   virtual void finish(const google::protobuf::Message* last, grpc::Status status) = 0;
 
  protected:
@@ -169,14 +169,14 @@ class RpcReactor {
       EXCLUDES(mutex_);
   void Finish(grpc::Status status) EXCLUDES(mutex_);
 
-  // While the call waits for something else than its client: `hook` is called if the call is
-  // cancelled, at once where it was. Null: the call does not wait any more.
+  // Sets a hook while the call waits for something other than its client: it is called when the
+  // call is cancelled, at once if it was already. Null: the call waits no more.
   void when_cancelled(std::function<void()> hook) EXCLUDES(mutex_);
-  // By the transport, at most once: the hook, then OnCancel.
+  // Calls the hook, then OnCancel. The transport calls it, at most once.
   void cancel() EXCLUDES(mutex_);
 
-  // By the transport, once: runs the operations started so far, and from here on each as it starts.
-  // The transport outlives the reactor. The reactor may be gone when this returns.
+  // Runs the operations started so far, and each later one as it starts. The transport calls it,
+  // once, and outlives the reactor. The reactor may be gone when this returns.
   void bind(RpcTransport& transport) EXCLUDES(mutex_);
 
  private:
@@ -192,14 +192,14 @@ class RpcReactor {
 
 // An answer that its transport keeps until the call has ended, and writes then: one document.
 struct KeptAnswer {
-  // Made by the service before it accepts the request: of the most that the answer may be.
+  // Made by the service before it accepts the request, for the largest possible answer.
   RequestMemory::Charge memory;
-  int answers = 1;                // as large as that of this call, which are kept together
-  std::size_t prompt_tokens = 0;  // of the longest prompt of theirs, at most
+  int answers = 1;                // of the same size, which are kept together
+  std::size_t prompt_tokens = 0;  // upper bound, of the longest of their prompts
 };
 
-// What a transport knows of one call. Lives until its reactor's OnDone. Thread-safe once the method
-// has returned; before, it is the method's.
+// A transport's knowledge of one call. Lives until its reactor's OnDone. Thread-safe once the
+// method has returned; before, only the method uses it.
 class RpcCall {
  public:
   RpcCall() = default;
@@ -212,7 +212,7 @@ class RpcCall {
   virtual std::string_view header(const char* name) const = 0;
   virtual std::string peer() const = 0;         // the client's address: "ipv4:127.0.0.1:40000"
   virtual std::string certificate() const = 0;  // the client's name in mutual TLS; else empty
-  // Nothing: the call may take as long as it takes.
+  // The deadline; none: the call may take any time.
   virtual std::optional<std::chrono::system_clock::time_point> deadline() const = 0;
   // The client is gone, or the server has ended the call: its answer has no reader. Within the
   // method, too. Thread-safe.
@@ -221,15 +221,15 @@ class RpcCall {
   virtual const Identity* caller() const { return nullptr; }
   // The protocol, for the log, where it is not gRPC.
   virtual const char* via() const { return nullptr; }
-  // Null: what the call writes goes out at once. Until the request is accepted.
+  // Null: messages are sent as they are written. Called until the request is accepted.
   virtual KeptAnswer* kept_answer() { return nullptr; }
-  // Whether its caller has charged the account with what the call may hold, so that it is not
-  // refused for that.
+  // True if the caller has charged the account with what the call may hold, so that the call is not
+  // refused for memory.
   virtual bool is_charged() const { return false; }
-  // Of the request that the transport holds, or has held; null: there is none. The call's other
-  // charges are beside it.
+  // The charge of the request that the transport holds, or has held; null: there is none. Other
+  // charges of the call are made beside it.
   virtual const RequestMemory::Charge* memory() const { return nullptr; }
-  // Of a unary call's answer, until it is out. Once, before the reactor finishes.
+  // Holds the charge of a unary call's answer until it is sent. Once, before the reactor finishes.
   void keep(RequestMemory::Charge memory) { answer_memory_ = std::move(memory); }
   // Answers with a header. Before the first message is written.
   virtual void add_header(const std::string& name, const std::string& value) = 0;

@@ -20,12 +20,12 @@ namespace {
 // The longest pause that RetryInfo asks of a client that waits for a held session.
 constexpr std::chrono::milliseconds kMostHeldPause{1000};
 
-// A peer accepts about 8 KB of trailers; what is listed has to stay well below.
+// A peer accepts about 8 KB of trailers; the list has to stay well below.
 constexpr std::size_t kMaxViolations = 16;
 constexpr std::size_t kMaxTextBytes = 200;
 constexpr std::size_t kMaxNameBytes = 64;
 
-// When trying again may help.
+// Delays after which trying again may help.
 constexpr std::chrono::milliseconds kMemoryRetry{1000};
 constexpr std::chrono::milliseconds kDrainRetry{5000};
 
@@ -89,8 +89,8 @@ grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::st
   return with_detail(code, std::string(message), resource_info(type, name, message));
 }
 
-// "a: is wrong; b: is missing": as many as fit, the others by their fields, and by their number
-// what is not in `bad` either.
+// "a: is wrong; b: is missing": as many as fit, then the fields of others, and the number of those
+// that `bad` lacks.
 std::string violations_text(const google::rpc::BadRequest& bad, std::size_t count) {
   constexpr std::size_t kDescribedBytes = 600, kNamedBytes = 800;
   std::string text;
@@ -215,7 +215,7 @@ grpc::Status session_held(std::string_view id, std::string_view holder,
     return with_detail(grpc::StatusCode::ABORTED, message, resource_info("session", id, message),
                        error_info("SESSION_HELD", facts));
   }
-  // Who holds it may well be done long before it must be.
+  // The holder may finish long before its lease ends.
   const std::chrono::milliseconds again = std::min(held_for, kMostHeldPause);
   return with_detail(grpc::StatusCode::ABORTED, message, resource_info("session", id, message),
                      error_info("SESSION_HELD", facts), retry_info(again));

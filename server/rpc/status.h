@@ -21,7 +21,7 @@ namespace lintel {
 
 // Times as protobuf has them.
 
-// Timestamp or Duration.
+// Writes a time to a Timestamp or Duration.
 template <typename Wire>
 void write_nanoseconds(std::chrono::nanoseconds time, Wire& wire) {
   wire.set_seconds(time.count() / 1'000'000'000);
@@ -92,7 +92,7 @@ grpc::Status call_moved(std::string_view session_id);
 grpc::Status failed_precondition(std::string_view type, std::string_view subject,
                                  std::string_view message);
 
-// What a program may want to know of an error, by name.
+// Details of an error for programs, by name.
 using ErrorFacts = std::vector<std::pair<std::string, std::string>>;
 // FAILED_PRECONDITION with google.rpc.ErrorInfo: for errors that a program distinguishes by the
 // reason.
@@ -102,8 +102,8 @@ grpc::Status wrong_state(const char* reason, std::string_view message, const Err
 // `highest`.
 grpc::Status out_of_range(std::string_view message, std::int64_t lowest, std::int64_t highest);
 
-// DATA_LOSS with google.rpc.ErrorInfo: bytes that came, or were stored, are damaged, or not all of
-// them, or too many.
+// DATA_LOSS with google.rpc.ErrorInfo: bytes that were received or stored are damaged, incomplete
+// or too many.
 grpc::Status data_loss(const char* reason, std::string_view message);
 
 // RESOURCE_EXHAUSTED and UNAVAILABLE with google.rpc.RetryInfo.
@@ -134,8 +134,8 @@ grpc::Status deadline_exceeded();
 // RESOURCE_EXHAUSTED: the machine has no memory for the call. The end of a call must not need
 // memory: where there is none for the text either, there is none.
 grpc::Status out_of_memory() noexcept;
-// What the exception that is being handled means to its call: out of memory, or INTERNAL, which is
-// logged. REQUIRES: called from a handler.
+// The status for the exception that is being handled: out of memory, or INTERNAL, which is logged.
+// REQUIRES: called from a handler.
 grpc::Status status_of_exception() noexcept;
 // The same status; its code alone where there is no memory for the rest.
 grpc::Status copy_of(const grpc::Status& status) noexcept;
