@@ -112,7 +112,7 @@ std::optional<Identity> BearerTokenTable::find(std::string_view token) const {
 }
 
 BearerTokens::BearerTokens(std::filesystem::path file) : file_(std::move(file)) {
-  // The stamp first: a change while the file is read is found by the next look.
+  // The stamp is taken first: a change while the file is read is found the next time.
   const FileStamp before = FileStamp::of(file_);
   auto table = std::make_shared<const BearerTokenTable>(read(file_), file_.string());
   MutexLock lock(mutex_);
@@ -136,7 +136,7 @@ bool BearerTokens::reload_if_changed() {
     spdlog::info("{} tokens from {}", table->size(), file_.string());
     MutexLock lock(mutex_);
     table_ = std::move(table);
-    stamp_ = now;  // only now: what could not be read is tried again
+    stamp_ = now;  // only now: a file that could not be read is tried again
     failed_.reset();
   } catch (const std::exception& error) {
     MutexLock lock(mutex_);

@@ -22,14 +22,14 @@ namespace lintel {
 //   # made by: lintel token new alice --roles generate,score
 //   alice generate,score sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 //
-// ROLES are of generate, score and admin. Empty lines and what follows # are ignored. Several lines
+// ROLES are of generate, score and admin. Empty lines and text after # are ignored. Several lines
 // may have one name: an identity with several tokens, to exchange them one after the other. The
 // hash is plain SHA-256: tokens have to be long and random, as `lintel token new` makes them.
 //
 // Constant after construction.
 class BearerTokenTable {
  public:
-  // Throws std::runtime_error naming `source` and the line that makes no sense.
+  // Throws std::runtime_error naming `source` and the invalid line.
   BearerTokenTable(std::string_view text, const std::string& source);
 
   // The token's identity, if it is in the table. Compares with every entry, each in constant time,
@@ -57,9 +57,9 @@ class BearerTokens {
   explicit BearerTokens(std::filesystem::path file);
 
   std::optional<Identity> find(std::string_view token) const { return table()->find(token); }
-  // Reads the file if it has changed. What makes no sense or cannot be read is logged, once for
-  // each change, and the table before stays; it is tried again the next time. Returns whether there
-  // is a new one.
+  // Reads the file if it has changed. A file that is invalid or cannot be read is logged, once for
+  // each change, and the table stays; it is tried again the next time. Returns true if there is a
+  // new table.
   bool reload_if_changed() EXCLUDES(mutex_);
 
  private:
@@ -69,10 +69,10 @@ class BearerTokens {
   mutable Mutex mutex_;
   std::shared_ptr<const BearerTokenTable> table_ GUARDED_BY(mutex_);
   FileStamp stamp_ GUARDED_BY(mutex_);                  // of the file when it was read
-  std::optional<FileStamp> failed_ GUARDED_BY(mutex_);  // of the file that was complained about
+  std::optional<FileStamp> failed_ GUARDED_BY(mutex_);  // of the file whose error was logged
 };
 
-// The token in an Authorization header, "Bearer TOKEN"; empty when it holds none.
+// The token in an Authorization header, "Bearer TOKEN"; empty if it has none.
 std::string_view bearer_token(std::string_view authorization);
 
 }  // namespace lintel

@@ -91,7 +91,7 @@ CertificateBundle read_certificates(const CertificatePaths& paths) {
 }
 
 Certificates::Certificates(CertificatePaths paths) : paths_(std::move(paths)) {
-  // Stamps first: a change while the files are read is found by the next look.
+  // Stamps are taken first: a change while the files are read is found the next time.
   Stamps before = stamps();
   CertificateBundle bundle = read_certificates(paths_);
   MutexLock lock(mutex_);
@@ -116,7 +116,7 @@ bool Certificates::reload_if_changed() {
     MutexLock lock(mutex_);
     bundle_ = std::move(bundle);
     ++version_;
-    stamps_ = now;  // only now: what could not be read is tried again
+    stamps_ = now;  // only now: files that could not be read are tried again
     failed_.reset();
   } catch (const std::exception& error) {
     MutexLock lock(mutex_);

@@ -16,7 +16,7 @@ namespace lintel {
 struct CertificatePaths {
   std::filesystem::path certificate;  // PEM: the server's certificate, then its intermediates
   std::filesystem::path key;          // PEM, of that certificate, not encrypted
-  std::filesystem::path client_ca;    // PEM: who signs clients' certificates; empty: none needed
+  std::filesystem::path client_ca;    // PEM: authorities of clients; empty: no certificates needed
 };
 
 // The files' content, checked: PEM that parses, a key that belongs to the certificate.
@@ -24,16 +24,16 @@ struct CertificateBundle {
   std::string certificate, key, client_ca;
 };
 
-// Thread-safe. Connections are encrypted with what was current at their handshake; a change touches
-// none that is open.
+// Thread-safe. Connections use the certificate that was current at their handshake; a change
+// affects no open one.
 class Certificates {
  public:
-  // Throws std::runtime_error naming the file and what is wrong with it.
+  // Throws std::runtime_error naming the file and its fault.
   explicit Certificates(CertificatePaths paths);
 
-  // Reads the files if one has changed. What cannot be used or read is logged, once for each
-  // change, and what was used before stays; it is tried again the next time. Returns whether there
-  // is something new.
+  // Reads the files if one has changed. Files that are invalid or cannot be read are logged, once
+  // for each change, and the present bundle stays; they are tried again the next time. Returns true
+  // if there is a new bundle.
   bool reload_if_changed() EXCLUDES(mutex_);
 
   bool needs_client_certificate() const { return !paths_.client_ca.empty(); }
@@ -49,7 +49,7 @@ class Certificates {
   mutable Mutex mutex_;
   CertificateBundle bundle_ GUARDED_BY(mutex_);
   Stamps stamps_ GUARDED_BY(mutex_);                 // of the files when they were read
-  std::optional<Stamps> failed_ GUARDED_BY(mutex_);  // of those that were complained about
+  std::optional<Stamps> failed_ GUARDED_BY(mutex_);  // of the files whose error was logged
   std::uint64_t version_ GUARDED_BY(mutex_) = 0;
 };
 
