@@ -137,7 +137,7 @@ std::string last_words(const LogOptions& options, std::string_view message) {
 
 void set_log_level(const std::string& level) {
   const auto parsed = spdlog::level::from_str(level);
-  // What from_str does not know it takes for "off".
+  // from_str takes unknown names for "off".
   if (parsed == spdlog::level::off && level != "off") {
     throw std::invalid_argument("'" + level + "' is not a log level");
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logging: spdlog to standard error, as text or as one JSON object a line. Standard output is not
-// touched. Nothing that was prompted or generated is logged at info and above.
+// touched. Prompts and generated texts are never logged at info and above.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ struct LogOptions {
   bool json = false;
 };
 
-// Sets up spdlog's default logger and sends gRPC's own messages there. Once, from main, before
-// threads.
+// Sets up spdlog's default logger and sends gRPC's own messages there. Called once, by main, before
+// threads are started.
 void set_up_logging(const LogOptions& options);
 
-// The line on standard error that says why the program ends, in the log's format and at any log
-// level. Needs no set_up_logging.
+// The line on standard error with the reason why the program ends, in the log's format and at any
+// log level. Needs no set_up_logging.
 std::string last_words(const LogOptions& options, std::string_view message);
 
-// trace, debug, info, warning, error, critical or off, at run time. Thread-safe. Throws
-// std::invalid_argument for another name.
+// Sets the level at run time: trace, debug, info, warning, error, critical or off. Thread-safe.
+// Throws std::invalid_argument for another name.
 void set_log_level(const std::string& level);
 std::string log_level();
 
@@ -46,7 +46,7 @@ class LogFields {
   std::vector<std::pair<const char*, Value>> fields_;
 };
 
-// While it lives, every line that its thread logs carries the fields. `fields` outlives it.
+// Adds the fields to every line that its thread logs during its lifetime. `fields` outlives it.
 class LogScope {
  public:
   explicit LogScope(const LogFields& fields);
@@ -64,8 +64,8 @@ class LogScope {
 // no log reader can mistake for something else; else a new one of 128 random bits.
 std::string request_id_from(std::string_view given);
 
-// A W3C traceparent: "00-<trace id>-<parent id>-<flags>". Empty where there is none or it is not
-// valid, which the standard says to ignore.
+// A W3C traceparent: "00-<trace id>-<parent id>-<flags>". Empty if there is none or an invalid one,
+// which the standard requires to ignore.
 struct TraceParent {
   std::string trace_id;   // 32 hexadecimal digits
   std::string parent_id;  // 16: the caller's span
