@@ -42,7 +42,7 @@ std::string whole_call(const v1::ToolCallDelta& call) {
          ",\"arguments\":" + arguments + "}}";
 }
 
-// A token of a record, with the most likely ones in its place.
+// A token of a record, with the most likely alternatives.
 std::string logprob_json(const TokenRecord& tokens, const TokenRecord::Cursor& at) {
   const auto json_of = [&](const TokenRecord::Value& value) {
     return token_json(tokens.text_of(value.id), value.log2_prob);
@@ -107,7 +107,7 @@ void OllamaAnswer::read(const v1::ChatResponse& message) {
     tokens_ = message.usage().completion_tokens();
   }
   for (const v1::ChatFinish& finish : message.finished()) {
-    // A call is no reason of its own here.
+    // Ollama has no reason for calls.
     done_reason_ = finish.reason() == v1::CHAT_FINISH_REASON_LENGTH ? "length" : "stop";
     prompt_time_ = nanoseconds_of(finish.timings().prompt());
     token_time_ = nanoseconds_of(finish.timings().generation());
@@ -212,7 +212,7 @@ void OllamaAnswer::write(Part part, bool is_last, JsonPieces& out) const {
   }
   if (is_last) {
     const std::chrono::nanoseconds total = std::chrono::steady_clock::now() - begin_;
-    // All that is neither: loading, the template, the queue, the way to the client.
+    // The rest of the time: loading, the template, the queue, the way to the client.
     const auto load =
         std::max(total - prompt_time_ - token_time_, std::chrono::nanoseconds::zero());
     out.raw(R"(,"done_reason":")" + std::string(done_reason_) + "\",\"total_duration\":" +

@@ -28,13 +28,13 @@ class OllamaAnswer {
   // where each token is a byte and messages have no texts.
   OllamaAnswer(OllamaRoute route, std::string model, bool logprobs, bool bytes = false);
 
-  // Of a stream: the lines that a message makes, and the last one.
+  // Lines of a stream: of a message, and the last one.
   std::string lines(const v1::ChatResponse& message);
   std::string lines(const v1::GenerateResponse& message);
   std::string last_line();
   // A line that adds nothing, for clients that wait.
   std::string empty_line() const;
-  // Of an answer that is whole. Not OK: it is too large.
+  // Adds a message to an answer that is sent whole. Not OK: it is too large.
   grpc::Status gather(const v1::ChatResponse& message);
   grpc::Status gather(const v1::GenerateResponse& message);
   // Takes what was gathered.
@@ -44,7 +44,7 @@ class OllamaAnswer {
   std::string loaded(const char* done_reason) const;
 
  private:
-  // What was read of the answer, and is not written yet.
+  // The part of the answer that was read and is not written yet.
   struct Part {
     std::string text, thinking;
     std::string calls;  // of tools: objects of JSON with commas between them

@@ -23,13 +23,13 @@ namespace {
 
 using ModelJson = nlohmann::ordered_json;
 
-// When the server started: checkpoints have no date.
+// The time at which the server started: checkpoints have no date.
 const std::string& modified_time() {
   static const std::string time = ollama_time(std::chrono::system_clock::now());
   return time;
 }
 
-// The configuration of the checkpoint; no object where the model is not loaded.
+// The configuration of the checkpoint; not an object if the model is not loaded.
 ModelJson config_of(const v1::Model& model) {
   return ModelJson::parse(model.config_json(), nullptr, /*allow_exceptions=*/false);
 }
@@ -65,7 +65,7 @@ std::string digest_of(const v1::Model& model) {
   return hash.hex();
 }
 
-// Tokens of a prompt and its answer; of a model that reads any number those that a prompt may have.
+// The most tokens of a prompt and its answer; for an unbounded model the most of a prompt.
 std::int64_t context_length(const v1::Model& model) {
   return model.max_length() > 0 ? model.max_length() : model.limits().max_prompt_tokens();
 }
@@ -121,7 +121,7 @@ std::string parameters_text(const v1::Sampling& sampling) {
   return text;
 }
 
-// Members of GGUF's names, by the architecture.
+// Members with GGUF's names, most of which begin with the architecture.
 ModelJson model_info(const v1::Model& model) {
   const ModelJson config = config_of(model);
   const std::string architecture = family_of(config);

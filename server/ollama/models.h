@@ -13,7 +13,7 @@ nlohmann::ordered_json tags_json(const v1::ListModelsResponse& list);
 // The same of the models in memory, each once.
 nlohmann::ordered_json running_json(const v1::ListModelsResponse& list);
 
-// What /api/show finds out by rendering.
+// Capabilities of a template, which /api/show determines by rendering it.
 struct OllamaCapabilities {
   bool tools = false;
   bool thinking = false;

@@ -12,8 +12,7 @@
 
 namespace lintel {
 
-// The version of Ollama whose requests and answers these are, which clients compare with the least
-// that they need.
+// The version of Ollama whose API this is. Clients compare it with the lowest that they support.
 inline constexpr std::string_view kOllamaVersion = "0.32.15";
 
 const HttpProtocol& ollama_protocol();

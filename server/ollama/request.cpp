@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body as one of OpenAI's chats, which the reader of these checks and takes.
+// Converts the body to one of OpenAI's chats, whose reader checks it.
 #include "server/ollama/request.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A body on its way to one of OpenAI's.
+// A body during its conversion to OpenAI's.
 struct OllamaReading {
   OllamaRequest& request;
   Json openai = Json::object();
@@ -36,7 +36,7 @@ struct OllamaReading {
   std::optional<std::int64_t> repeat_last_n;
 };
 
-// What a reader returns of a member that it takes.
+// Returned by readers for a member that they accept.
 const std::string kRead;
 
 std::string read_true_or_false(const Json& value, bool& flag) {
@@ -45,7 +45,7 @@ std::string read_true_or_false(const Json& value, bool& flag) {
   return kRead;
 }
 
-// A member without a meaning here: empty as clients send it, or refused.
+// True for an empty value of a member that is not served; others are refused.
 bool is_nothing(const Json& value) {
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
   return value.is_null() || (value.is_structured() && value.empty());
@@ -83,7 +83,7 @@ std::string read_num_predict(Json& value, OllamaReading& reading) {
   const std::optional<std::int64_t> count = whole_number(value);
   if (!count) return kNotWhole;
   if (*count < -2) return "is " + std::to_string(*count) + ", at least -2 is required";
-  // Both mean as many as have a place.
+  // Both -1 and -2 mean as many as fit.
   if (*count >= 0) reading.openai["max_tokens"] = *count;
   return kRead;
 }
@@ -110,7 +110,7 @@ std::string read_repeat_last_n(Json& value, OllamaReading& reading) {
   return kRead;
 }
 
-// An option that is off at `neutral`, and not served.
+// Reads an option that is not served: only `neutral`, its off value, is accepted.
 template <int neutral>
 std::string refuse_unless_off(Json& value, OllamaReading&) {
   if (value.is_number() && value.get<double>() == neutral) return kRead;
@@ -121,12 +121,12 @@ std::string ignore_member(Json&, OllamaReading&) { return kRead; }
 
 struct OllamaOption {
   const char* name;
-  const char* openai;  // the member that it is there; empty: none
-  // Null: it is taken as that. Not empty: what is wrong with it.
+  const char* openai;  // the member there; empty: none
+  // Returns an error; empty: none. Null: the value is copied to that member.
   std::string (*read)(Json& value, OllamaReading& reading);
 };
 
-// Options, those of /api/chat and /api/generate. What depends on how Ollama runs a model has no
+// Options of /api/chat and /api/generate. Those about the way in which Ollama runs a model have no
 // effect.
 constexpr OllamaOption kOllamaOptions[] = {
     {"temperature", "temperature", nullptr},
@@ -163,7 +163,7 @@ constexpr OllamaOption kOllamaOptions[] = {
     {"draft_num_predict", "", ignore_member},
 };
 
-// Penalties count the last 64 tokens, where the request does not say how many.
+// Sets the number of last tokens that penalties count; 64 by default.
 void set_penalty_window(OllamaReading& reading) {
   constexpr std::int64_t kDefaultLast = 64;
   Json& openai = reading.openai;
@@ -179,7 +179,7 @@ void set_penalty_window(OllamaReading& reading) {
   openai["frequency_penalty"] = 0;
 }
 
-// A member that is not known: it is ignored, or a slip for one of `rows`. Not empty: what is wrong.
+// Ignores an unknown member, unless it misspells one of `rows`. Returns the error; empty: none.
 template <typename Rows>
 std::string pass_unknown_member(const std::string& at, const std::string& name, const Rows& rows,
                                 IgnoredMembers& ignored) {
@@ -220,7 +220,7 @@ std::string read_model(Json& value, OllamaReading& reading) {
   return kRead;
 }
 
-// Seconds, or a duration in Go's form: "5m", "1h30m", "0s".
+// Reads seconds, or a duration in Go's form: "5m", "1h30m", "0s".
 std::string read_keep_alive(Json& value, OllamaReading& reading) {
   if (value.is_number()) {
     reading.request.keep_alive = value.get<double>() != 0;
@@ -264,10 +264,10 @@ std::string refuse_render_only(Json& value, OllamaReading&) {
   return "is not served: lintel.v1.ChatService/Render shows a prompt";
 }
 
-// Of the calls of a message those that have no results yet, at most kMostCalls.
+// Calls of a message that have no results yet, at most kMostCalls.
 using OpenCalls = std::deque<std::pair<std::string, std::string>>;  // id and name
 
-// A message's calls as OpenAI's API has them: with an id, by which their results name them.
+// Converts a message's calls to OpenAI's form: with an id, by which their results name them.
 std::string read_calls(Json& calls, std::size_t& num_calls, OpenCalls& open) {
   if (!calls.is_array()) return ".tool_calls: is not a list";
   open.clear();
@@ -280,7 +280,7 @@ std::string read_calls(Json& calls, std::size_t& num_calls, OpenCalls& open) {
     }
     const auto id = calls[i].find("id");
     const bool has_id = id != calls[i].end() && id->is_string() && *id != "";
-    // 9 of A-Z a-z 0-9, which templates of Mistral demand.
+    // Ids have 9 characters of A-Z a-z 0-9, as templates of Mistral require.
     const std::string digits = std::to_string(num_calls++);
     const std::string made =
         "call" + std::string(5 - std::min<std::size_t>(digits.size(), 5), '0') + digits;
@@ -295,7 +295,7 @@ std::string read_calls(Json& calls, std::size_t& num_calls, OpenCalls& open) {
   return kRead;
 }
 
-// A result names its tool by tool_name; its call is the first of that tool without a result.
+// Gives a result the id of its call: the first call without a result of the tool in tool_name.
 void name_result(Json& message, OpenCalls& open) {
   const auto text_of = [&](const char* member) {
     const auto found = message.find(member);
@@ -347,7 +347,7 @@ std::string read_chat_messages(Json& value, OllamaReading& reading) {
     const std::string wrong = read_message(value[i], num_calls, open);
     if (!wrong.empty()) return "[" + std::to_string(i) + "]" + wrong;
   }
-  // A last message of the assistant is one to continue.
+  // A last message of the assistant is continued.
   const Json& last = value.back();
   if (last["role"] == "assistant" && !last.contains("tool_calls") && last.contains("content") &&
       !is_nothing(last["content"])) {
@@ -379,7 +379,7 @@ enum class Takes { kBoth, kChat, kGenerate };
 struct OllamaMember {
   const char* name;
   Takes routes;
-  // Not empty: what is wrong with it. It may take the value.
+  // Returns an error; empty: none. It may take the value.
   std::string (*read)(Json& value, OllamaReading& reading);
 };
 
@@ -414,8 +414,8 @@ constexpr OllamaMember kOllamaMembers[] = {
     {"suffix", Takes::kGenerate, refuse_unless_empty<3>},
 };
 
-// The prompt of /api/generate as a conversation. Not empty: the member that cannot be combined with
-// `raw`.
+// Reads the prompt of /api/generate as a conversation. Returns the member that cannot be combined
+// with `raw`; empty: none.
 std::string read_prompt_as_messages(OllamaReading& reading) {
   reading.request.has_system = !is_nothing(reading.system);
   if (reading.request.raw && reading.request.has_system) return "system";
@@ -432,7 +432,7 @@ std::string read_prompt_as_messages(OllamaReading& reading) {
 }
 
 grpc::Status wrong_member(const std::string& name, const std::string& what) {
-  // Of a member of it: ".top_k: is not a whole number", "[3].role: is not a text".
+  // Errors about nested members: ".top_k: is not a whole number", "[3].role: is not a text".
   if (what.starts_with('.') || what.starts_with('[')) {
     const std::size_t end = what.find(": ");
     return invalid_argument({{name + what.substr(0, end), what.substr(end + 2)}});
@@ -475,7 +475,7 @@ JsonFailure read_ollama_request(OllamaRoute route, std::string_view text, const 
   ChatRequest& chat = *request.chat;
   JsonFailure failure;
   chat.bytes = text.size();
-  // The second copy is for what messages and calls get: roles and ids.
+  // The second copy is for the added members of messages and calls: roles and ids.
   RequestBudget tree(chat.charge, /*copies=*/2, is_cancelled);
   Json body;
   chat.status = read_json_body(text, {.budget = &tree}, body, failure);

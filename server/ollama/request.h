@@ -27,9 +27,9 @@ struct OllamaRequest {
   std::unique_ptr<ChatRequest> chat = std::make_unique<ChatRequest>();
 };
 
-// Reads a body, and charges request.chat with the tree that it becomes. request.chat->status: what
-// is wrong with it, in names of ours or of OpenAI's API (ollama_member()), or as
-// request_memory_refusal(). is_cancelled: empty: never. Returns why it is no JSON.
+// Reads a body, and charges request.chat with the tree that it becomes. request.chat->status: the
+// error, with names of lintel.v1 or of OpenAI's API (ollama_member()), or request_memory_refusal().
+// is_cancelled: empty: never. Returns why it is not JSON.
 JsonFailure read_ollama_request(OllamaRoute route, std::string_view text, const std::string& caller,
                                 const std::function<bool()>& is_cancelled, OllamaRequest& request);
 

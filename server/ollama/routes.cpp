@@ -34,7 +34,7 @@ constexpr const char* kRenderChat = "lintel.v1.ChatService/Render";
 constexpr const char* kGetOneModel = "lintel.v1.ModelService/Get";
 constexpr const char* kListAllModels = "lintel.v1.ModelService/List";
 
-// Message: of the call, v1::ChatResponse or v1::GenerateResponse.
+// Message: the call's, v1::ChatResponse or v1::GenerateResponse.
 template <typename Message>
 class OllamaLines final : public StreamAnswer {
  public:
@@ -83,8 +83,8 @@ void run_ollama_call(HttpCalls& calls, const SharedExchange& exchange, const cha
       kept);
 }
 
-// Calls use(model) with the model that the request names, once it is loaded; `as_it_is`: without
-// loading it.
+// Calls use(model) with the model that the request names, once it is loaded; `as_it_is`: does not
+// load it.
 template <typename Use>
 void with_ollama_model(HttpCalls& calls, const SharedExchange& exchange, const std::string& name,
                        bool as_it_is, Use use) {
@@ -108,8 +108,8 @@ void run_ollama_chat(HttpCalls& calls, const SharedExchange& exchange, OllamaRou
                                     answer);
 }
 
-// The prompt of /api/generate as the model reads it; the checkpoint's recommendation counts where
-// the request has no option. Not OK: `model` cannot.
+// Makes the request for the prompt of /api/generate as it is; the checkpoint's recommendations
+// replace missing options. Not OK: `model` cannot read it.
 grpc::Status make_text_request(const v1::Model& model, const OllamaRequest& request,
                                v1::GenerateRequest& generate) {
   const api::ChatParams& chat = request.chat->params;
@@ -130,7 +130,7 @@ grpc::Status make_text_request(const v1::Model& model, const OllamaRequest& requ
   params.log2_probs = chat.logprobs;
   params.top_log2_probs = chat.top_logprobs;
   params.token_bytes = !is_bytes;
-  // A raw prompt is a rendered one: its control tokens are spelt out.
+  // A raw prompt is rendered already: its control tokens are written as text.
   params.parse_special = request.raw && !is_bytes;
   api::write_params(params, generate);
   api::write_values(params.prompt, *generate.mutable_prompt());
@@ -140,8 +140,8 @@ grpc::Status make_text_request(const v1::Model& model, const OllamaRequest& requ
   return grpc::Status::OK;
 }
 
-// Runs the prompt as a conversation: a long one, which takes its time to be rendered, in the turn
-// of its caller.
+// Runs the prompt as a conversation. A long one, which takes time to render, waits for its caller's
+// turn.
 void run_prompt_as_chat(HttpCalls& calls, BodyWork& bodies, const SharedExchange& exchange,
                         const std::shared_ptr<OllamaRequest>& request) {
   const std::size_t bytes = request->chat->bytes;
@@ -156,8 +156,8 @@ void run_prompt_as_chat(HttpCalls& calls, BodyWork& bodies, const SharedExchange
   if (!bodies.run_in_turn(exchange->request(), bytes, run)) run(shutting_down());
 }
 
-// /api/generate of a request with a prompt: by the model's chat template, where it has one and
-// `raw` is false.
+// Runs /api/generate with a prompt: through the model's chat template, if it has one and `raw` is
+// false.
 void run_ollama_generate(HttpCalls& calls, BodyWork& bodies, const SharedExchange& exchange,
                          OllamaRequest request) {
   const auto held = std::make_shared<OllamaRequest>(std::move(request));
@@ -173,15 +173,15 @@ void run_ollama_generate(HttpCalls& calls, BodyWork& bodies, const SharedExchang
                           OllamaRoute::kGenerate, held->model.empty() ? model.name() : held->model,
                           held->chat->params.logprobs, /*bytes=*/model.modality() == "bytes");
                       const bool streams = held->streams;
-                      held->chat = nullptr;  // the call has what it needs of it
+                      held->chat = nullptr;  // the call has copied its parts
                       run_ollama_call<v1::GenerateResponse>(calls, exchange, kGenerateText,
                                                             RequestMessage::of(std::move(generate)),
                                                             streams, answer);
                     });
 }
 
-// The answer to a request without messages or a prompt, which clients send to load a model ahead of
-// its use. Lintel keeps models: to unload one does nothing.
+// Answers a request without messages or a prompt, which clients send to load a model ahead of its
+// use. Models stay loaded: a request to unload one has no effect.
 void answer_empty_request(HttpCalls& calls, const SharedExchange& exchange, OllamaRoute route,
                           const OllamaRequest& request) {
   const auto answer = std::make_shared<OllamaAnswer>(route, request.model, /*logprobs=*/false);
@@ -200,7 +200,7 @@ grpc::Status read_and_run(const SharedExchange& exchange, const std::string& bod
   const JsonFailure failure = read_ollama_request(
       route, body, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, request);
   if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
-  // The service of chats says what is wrong, with the call's log line, and what is ignored.
+  // The service of chats reports errors, with the call's log line, and ignored members.
   if (!request.chat->status.ok() || (route == OllamaRoute::kChat && !request.is_empty)) {
     run_ollama_chat(calls, exchange, route, request);
     return grpc::Status::OK;
@@ -246,8 +246,8 @@ std::string probing_body(const std::string& model, bool tools, bool thinking) {
   return dumped(body);
 }
 
-// /api/show: of a model that is loaded, three renders show its capabilities, so that the answer
-// says what a request would find. Held by its calls.
+// /api/show: three renders determine the capabilities of a loaded model, so that the answer is what
+// a request would find. Held by its calls.
 class ShownModel : public std::enable_shared_from_this<ShownModel> {
  public:
   // `calls` outlives it.

@@ -8,8 +8,8 @@
 
 namespace lintel {
 
-// `calls` and `bodies` outlive the routes' answers. refuses_unknown_members: of what the service of
-// chats does not see, which has a rule of its own.
+// `calls` and `bodies` outlive the routes' answers. refuses_unknown_members: for members that the
+// service of chats does not see; that has a rule of its own.
 void add_ollama_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
                        bool refuses_unknown_members);
 
