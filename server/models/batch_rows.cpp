@@ -15,15 +15,15 @@ namespace lintel {
 namespace {
 
 constexpr int kTries = 3;
-// Rows that a try reads at least: as many for a step of few rows as for one of many.
+// The least rows of a measurement: the same for steps of few rows and of many.
 constexpr int kTriedRows = 64;
 constexpr float kFarBehind = 1.3f;
 constexpr float kAsGood = 1.02f;
 
-// Multiples of the six rows that vectors' tiles take, of the sixteen of AMX's, and what is between.
+// Multiples of the rows of tiles, six for vectors and sixteen for AMX, and numbers between them.
 constexpr int kCandidates[] = {8, 16, 24, 32, 48, 64, 96, 128};
 
-// Reads a prompt from its beginning, so many rows a step.
+// Reads a prompt from its beginning, a given number of rows a step.
 class PromptReader {
  public:
   PromptReader(const Transformer& model, int most_rows, const Clock& clock)
@@ -67,7 +67,7 @@ class PromptReader {
 }  // namespace
 
 int batch_rows_for(const Transformer& model, int workers, std::size_t cache_bytes) {
-  // Of a large model neither states nor weights stay in a cache.
+  // Neither states nor weights of a large model stay in a cache.
   if (model.weight_type() == WeightType::kF32 || is_large(model)) {
     return kMostBatchRows;
   }

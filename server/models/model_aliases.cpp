@@ -15,7 +15,7 @@ bool matches(std::string_view pattern, std::string_view name) {
   if (name.size() < begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end)) {
     return false;
   }
-  // Each text between two * is taken where it comes first, which leaves most for the others.
+  // Each text between two * is matched at its first occurrence, which leaves most for the others.
   std::string_view rest = name.substr(begin.size(), name.size() - begin.size() - end.size());
   std::string_view between = pattern.substr(first, last - first);
   while (!between.empty()) {

@@ -57,12 +57,12 @@ namespace {
 constexpr int kSteps = 2;       // the second one reads a state
 constexpr int kMostRows = 256;  // several of the largest blocks that kernels take
 // A step of a large model takes a tenth of a second, and its states take longer to allocate than to
-// compute: few sequences and steps of it.
-constexpr int kMostRowsOfLarge = 8;  // which AMX's tiles take, too
+// compute: few sequences and steps are compared.
+constexpr int kMostRowsOfLarge = 8;  // enough for AMX's tiles, too
 constexpr int kMostSequencesOfLarge = 4;
-// Priorities of work on a large model while it is served. A request's thread on the same core has
-// three and nine times as much of it.
-constexpr int kNiceOfNumerics = 5;  // calls may wait for them
+// Nice values of background work on a large model while it is served. A request's thread on the
+// same core gets three and nine times as much of it.
+constexpr int kNiceOfNumerics = 5;  // calls may wait for numerics
 constexpr int kNiceOfCheck = 10;
 
 class SelfCheck {
@@ -121,7 +121,7 @@ class SelfCheck {
     return outputs;
   }
 
-  // Made once: those of a large model take as long as a step.
+  // Makes each state once: that of a large model takes as long as a step.
   SequenceState& sequence(int i) {
     while (sequences_.size() <= static_cast<std::size_t>(i)) {
       sequences_.push_back(model_.new_sequence());
@@ -129,8 +129,8 @@ class SelfCheck {
     return sequences_[static_cast<std::size_t>(i)];
   }
 
-  // The first sequences again, all their tokens as rows of one step, as prompts are read. Returns
-  // the outputs of the last token of each.
+  // Runs the first sequences again, with all their tokens as rows of one step, as prompts are read.
+  // Returns the outputs of the last token of each.
   Outputs in_one_step(int count) {
     std::vector<BatchRow> rows;
     for (int i = 0; i < count; ++i) {
@@ -242,7 +242,8 @@ std::string state_description(const Transformer& transformer) {
   return cache + bytes(1000) + " of 1000 tokens, growing";
 }
 
-// A model that not one sequence of fits beside would be ready, and refuse every call.
+// Throws if not one sequence of the model fits into memory: it would be ready, and refuse every
+// call.
 void check_session_memory(const SessionManager::Options& sessions, const std::string& name,
                           const Transformer& transformer) {
   const std::size_t needed = SessionManager::admitted_bytes(transformer, 1);
@@ -290,7 +291,7 @@ auto with_team(const Scheduler::Options& scheduling, const Work& work) {
   return work(&team);
 }
 
-// Not of a small model, none of whose drafts would be missed.
+// True if drafts are chosen by the cost of a step, which is not measured for small models.
 bool drafts_by_cost(const Transformer& transformer, const Scheduler::Options& scheduling) {
   return scheduling.speculation == Speculation::kAuto && !transformer.recomputes() &&
          transformer.num_parameters() >= kLeastMeasuredParameters;
@@ -329,8 +330,8 @@ std::string read_text_file(const std::filesystem::path& path) {
   return text;
 }
 
-// What a GGUF file recommends; nothing where it has no such keys, or their values are none of
-// these.
+// The sampling that a GGUF file recommends; empty if it has no such keys, or their values are none
+// of these.
 SamplingDefaults sampling_defaults_of(const GgufFile& file) {
   SamplingDefaults defaults;
   const auto read = [&](const char* name, double least, double most) -> std::optional<float> {
@@ -356,7 +357,7 @@ SamplingDefaults sampling_defaults_of(const ModelFiles& files, const ModelSource
   return gguf != nullptr ? sampling_defaults_of(*gguf) : load_sampling_defaults(source.directory);
 }
 
-// A template that is not served keeps chat off for the model, and no more.
+// Loads the chat template. One that is not served disables only chat for the model.
 std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources,
                                            const SamplingDefaults& defaults,
                                            const ModelSource& source, const ModelOptions& options) {
@@ -385,7 +386,7 @@ std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources,
                  traits.tools ? ", calls of tools: " + std::string(name_of(traits.dialect)) : "",
                  traits.opens_thinking_on ? ", thinks" : "");
     if (traits.arguments == TemplateTraits::CallArguments::kNone) {
-      // Tools that are shown can be called; without them a history seldom has calls.
+      // A warning if the template shows tools: otherwise a history seldom has calls.
       spdlog::log(
           traits.tools ? spdlog::level::warn : spdlog::level::info,
           "model {}: its chat template leaves calls of tools out: prompts do not show those of "
@@ -396,7 +397,7 @@ std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources,
   return chat;
 }
 
-// How far a load is: for `on_progress`, and of a large model in a line on a terminal.
+// The progress of a load: for `on_progress`, and for a large model in a line on a terminal.
 class LoadProgress {
  public:
   LoadProgress(std::string model, ModelLoader::OnProgress on_progress)
@@ -433,11 +434,11 @@ class LoadProgress {
   const std::string model_;
   const ModelLoader::OnProgress on_progress_;
   const bool is_terminal_ = isatty(STDERR_FILENO) != 0;
-  int percent_ = -1;  // that was said last; -1: none was
+  int percent_ = -1;  // last reported; -1: none
   bool is_drawn_ = false;
 };
 
-// One that no other model has.
+// A random fingerprint, which no other model has.
 std::string unknown_fingerprint() {
   Sha256 hash;
   std::random_device random;
@@ -581,7 +582,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source,
                                       is_large, most_rows, transformer = served->transformer,
                                       numerics = served->numerics_later,
                                       stop = served->unloads.get_token()] {
-        // First the numerics, without which stored sessions cannot be continued.
+        // Numerics come first: without them stored sessions cannot be continued.
         numerics.wait();
         // The threads that share the steps inherit the priority.
         if (is_large) ::setpriority(PRIO_PROCESS, 0, kNiceOfCheck);
@@ -709,7 +710,7 @@ int ModelLoader::batch_rows(const Transformer& model) const {
   return batch_rows_for(model, options_.scheduling.workers, last_cache_bytes());
 }
 
-// An operator who says how many rows a step has means every step.
+// The operator's number of rows, if given, applies to every step.
 int ModelLoader::most_prompt_rows(const Transformer& model) const {
   if (options_.scheduling.max_batch_rows > 0) return options_.scheduling.max_batch_rows;
   return static_cast<int>(model.most_prompt_rows());

@@ -43,7 +43,7 @@ inline LoadRefusal out_of_memory_refusal() noexcept {
   LoadRefusal refusal{LoadRefusal::Kind::kOutOfMemory, {}, {}};
   try {
     refusal.text = "the machine is out of memory";
-  } catch (const std::bad_alloc&) {  // its kind says it
+  } catch (const std::bad_alloc&) {  // its kind suffices
   }
   return refusal;
 }
@@ -72,10 +72,10 @@ std::optional<LoadRefusal> guarded_load(const std::string& model, const Load& lo
 
 namespace {
 
-constexpr std::chrono::milliseconds kTryAgain{100};  // where there was no memory
+constexpr std::chrono::milliseconds kTryAgain{100};  // after a lack of memory
 constexpr std::size_t kMostWaitingLoads = 16;
 constexpr std::size_t kMostWaitingRequests = 1024;  // for loads, of all models
-constexpr int kAnswerThreads = 2;                   // that run requests which waited for a model
+constexpr int kAnswerThreads = 2;                   // run requests that waited for a model
 
 using Kind = LoadRefusal::Kind;
 
@@ -89,7 +89,7 @@ std::optional<LoadRefusal> guarded_model_load(const std::string& model,
   });
 }
 
-// Where requests of the same model do not help.
+// True if repeating the request does not help.
 bool is_failure(LoadRefusal::Kind kind) { return kind == Kind::kUnusable || kind == Kind::kFailed; }
 
 }  // namespace
@@ -119,7 +119,7 @@ ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
   try {
     loading_ = std::thread([this] { run_loads(); });
     draining_ = std::thread([this] { run_drains(); });
-  } catch (...) {  // the system has no thread for it: the one that runs is joined before it goes
+  } catch (...) {  // no second thread: joins the first one before it is destroyed
     stop();
     throw;
   }
@@ -180,7 +180,7 @@ void ModelManager::stop() {
 
 namespace {
 
-// What no load of a model can get past, by its files; they are read once, and again when they have
+// Faults in a model's files that fail every load; they are read once, and again when they have
 // changed. Thread-safe.
 class FileProblems {
  public:
@@ -215,7 +215,7 @@ class FileProblems {
   std::map<std::filesystem::path, Problem> problems_ GUARDED_BY(mutex_);
 };
 
-// Of the process: what files hold does not depend on who asks.
+// Shared by the process: the contents of files are the same for every manager.
 FileProblems& file_problems() {
   static FileProblems problems;
   return problems;
@@ -298,7 +298,7 @@ void ModelManager::run_loads() {
       load = std::move(loads_.front());
       loads_.pop_front();
     }
-    survives(ServerThread::kModelLoads, load.run);  // which answers by itself even when it fails
+    survives(ServerThread::kModelLoads, load.run);  // answers even if it fails
   }
 }
 
@@ -382,7 +382,7 @@ void ModelManager::drain(const std::vector<SharedModel>& models,
   const TimePoint give_up = std::chrono::steady_clock::now() + options_.drain_timeout_ms;
   for (const SharedModel& model : models) {
     const std::size_t sessions = store_.close_sessions(*model->transformer);
-    model->scheduler->waiting_room().tell();  // those who wait in vain learn that it is retired
+    model->scheduler->waiting_room().tell();  // waiting calls learn that it is retired
     spdlog::info("model {} version {} takes no more requests; {} sessions are closed", model->name,
                  model->version, sessions);
   }
@@ -406,7 +406,7 @@ bool ModelManager::advance(Drain& drain, bool at_once) {
   if (!unused && !at_once && now < drain.give_up) return false;
   if (registry_.set_ending(drain.model)) {
     drain.give_up = now + kFlushTime;
-    // What is left ends, and so do sessions that a call made that came just before.
+    // Remaining calls end, and so do sessions that a call made that came just before.
     drain.model->scheduler->stop();
     store_.close_sessions(*drain.model->transformer);
     if (!unused) {
@@ -428,7 +428,7 @@ void ModelManager::run_drains() {
     bool stopping = false;
     const bool is_well = survives(ServerThread::kModelDrains, [&] {
       MutexLock lock(mutex_);
-      // Room first, so that none is lost halfway.
+      // Room is made first, so that no drain is lost.
       drains.reserve(drains.size() + drains_.size());
       adapter_drains.reserve(adapter_drains.size() + adapter_drains_.size());
       std::ranges::move(drains_, std::back_inserter(drains));
@@ -456,7 +456,7 @@ void ModelManager::run_drains() {
   }
 }
 
-// Models that requests load, and those that go for them.
+// ModelManager: loading models for requests, and unloading others for them.
 
 bool ModelManager::loads_on_request(const std::string& name,
                                     std::optional<std::int64_t> version) const {
@@ -502,14 +502,14 @@ void ModelManager::wait_for(const std::string& name, std::optional<std::int64_t>
   if (at_once) return done(at_once, nullptr);
   const auto load = [this, key] {
     if (!is_awaited(key)) return;
-    // Another request's load may have been the one.
+    // Another request may have loaded it.
     SharedModel loaded = registry_.use(key.first, key.second);
     std::optional<LoadRefusal> refused;
     if (loaded == nullptr) {
       refused = guarded_model_load(key.first, repository_,
                                    [&] { return load_now(key.first, key.second, loaded); });
       if (refused) spdlog::error("model {} was not loaded: {}", key.first, refused->text);
-      // In use until those who wait have it.
+      // Keeps it in use until the waiting requests have it.
       if (SharedModel used = registry_.use(key.first, key.second)) loaded = std::move(used);
     }
     answer_waiting(key, refused, loaded);
@@ -546,7 +546,7 @@ void ModelManager::answer_waiting(const Key& key, const std::optional<LoadRefusa
         },
         [] {});
     if (is_handed_on) continue;
-    // There is no memory to hand it on.
+    // There is no memory for the other thread, so this one answers.
     survives(ServerThread::kModelLoads, [&] { each.done(refused, model); });
   }
 }
@@ -579,7 +579,7 @@ bool ModelManager::may_unload(const ModelRegistry::Unused& model) const {
 
 SharedModel ModelManager::retire(const ModelRegistry::Unused& model, const std::string& why) {
   SharedModel retired = registry_.retire(model);
-  if (retired == nullptr) return nullptr;  // a call came
+  if (retired == nullptr) return nullptr;  // a call uses it again
   spdlog::info("model {} version {} is unloaded: {}", model.name, model.version, why);
   tell_readiness_of(model.name);
   // Calls of its sessions wait for the next load.
@@ -652,7 +652,7 @@ ModelManager::Stats ModelManager::stats() const {
   return stats;
 }
 
-// What ModelManager does to the adapters of a model that is served.
+// ModelManager: loading and unloading adapters of a model that is served.
 
 namespace {
 
@@ -691,7 +691,7 @@ std::optional<LoadRefusal> load_adapter_now(const ModelLoader& loader, const Ser
     loaded = loader.load_adapter(model, *source);
     return std::nullopt;
   };
-  // No more of a path than the adapter's own directory.
+  // Shows only the adapter's own directory of a path.
   const auto shown = [&](const std::string& what) {
     return source ? ModelRepository(source->directory.parent_path()).without_path(what) : what;
   };
@@ -700,7 +700,7 @@ std::optional<LoadRefusal> load_adapter_now(const ModelLoader& loader, const Ser
   return refused;
 }
 
-// Requests with the adapter end within one step, and its sessions are closed.
+// Ends requests with the adapter within one step, and closes its sessions.
 void end_adapter(const ServedModel& model, const std::string& name, SessionManager& store) {
   const SharedAdapter adapter = model.adapters->retired(name);
   if (adapter == nullptr) return;
@@ -751,7 +751,7 @@ void ModelManager::unload_adapter(const SharedModel& model, const std::string& n
 }
 
 bool ModelManager::advance(AdapterDrain& drain, bool at_once) {
-  // Where the model is gone, its adapters went with it.
+  // Adapters of a model that is gone went with it.
   if (const SharedModel model = drain.model.lock()) {
     AdapterTable& table = *model->adapters;
     const TimePoint now = std::chrono::steady_clock::now();

@@ -34,8 +34,8 @@ struct LoadRefusal {
   enum class Kind {
     kNotFound,          // no such model, version or adapter on the disk, or none is loaded
     kUnusable,          // its files are not those of one that can run here, or its name is taken
-    kOutOfModelMemory,  // what models may take is taken
-    kTooManyLoads,      // as many as may wait do
+    kOutOfModelMemory,  // the memory for models is in use
+    kTooManyLoads,      // the queue of loads is full
     kStopping,          // the server is shutting down
     kOutOfMemory,       // the machine's
     kFailed,            // a fault of ours
@@ -46,7 +46,7 @@ struct LoadRefusal {
   std::string adapter = {};  // of the model; empty: it is about the model itself
 };
 
-// After calls were ended, for their last messages to go out.
+// The time for the last messages of calls that were ended to be sent.
 inline constexpr std::chrono::milliseconds kFlushTime{1000};
 
 // While the server runs it loads one model at a time on a thread of its own, so that no other call
@@ -56,9 +56,9 @@ inline constexpr std::chrono::milliseconds kFlushTime{1000};
 // adapters of a model are drained likewise, but their sessions may continue meanwhile.
 //
 // With options.loads_on_request() a call that names a model which is not in memory waits until it
-// is loaded. Where --model-memory has no room for it, models that no call uses go, the longest
-// unused first; so do those that are unused for idle_unload_ms. A model stays while it has sessions
-// that live in memory alone.
+// is loaded. If --model-memory has no room for it, models that no call uses are unloaded, the
+// longest unused first; so are those that are unused for idle_unload_ms. A model stays while it has
+// sessions that live in memory alone.
 //
 // Thread-safe.
 class ModelManager {
@@ -69,78 +69,78 @@ class ModelManager {
                const Clock& clock, PrefixCache* prefixes = nullptr);
   ~ModelManager();  // stop()
 
-  // Loads what the options say that the server starts with, on the caller's thread. Throws
-  // ModelError naming the model and what is wrong, or that the memory for models would not do.
+  // Loads the models that the options name for the start, on the caller's thread. Throws ModelError
+  // naming the model and the fault, or that the memory for models does not suffice.
   void load_at_start();
-  // Version 1 of `name`, loaded elsewhere: its memory is not counted.
+  // Serves version 1 of `name`, loaded elsewhere: its memory is not counted.
   void serve(const std::string& name, std::shared_ptr<const Transformer> transformer);
 
-  // Receives whether a name takes requests: of what is ready at once, and whenever it may have
-  // changed, one call at a time.
+  // Receives the readiness of a name: of ready models at once, and whenever it may have changed,
+  // one call at a time.
   using OnReadiness = std::function<void(const std::string& name, bool ready)>;
   void tell_readiness(OnReadiness on_readiness) EXCLUDES(telling_);
 
   // Called exactly once, by any thread, with either.
   using OnLoaded = std::function<void(const std::optional<LoadRefusal>&, const SharedModel& model)>;
-  // For a request that names a model which is not ready: called when it is, or cannot be, on a
-  // thread that loads nothing, so that no later load waits for what a request does with its model.
-  // One load answers all that wait for it. After a load that failed it is refused for
-  // kFailureTime. `waiter`: for stop_waiting(). REQUIRES: loads_on_request().
+  // Waits for a model that a request names and that is not ready: `done` is called when it is, or
+  // cannot be, on a thread that loads nothing, so that no later load waits for what a request does
+  // with its model. One load answers all that wait for it. After a load that failed it is refused
+  // for kFailureTime. `waiter`: for stop_waiting(). REQUIRES: loads_on_request().
   void wait_for(const std::string& name, std::optional<std::int64_t> version, const void* waiter,
                 OnLoaded done) EXCLUDES(mutex_);
-  // The waiter needs no answer any more; it may be on its way. A load that no request waits for
-  // does not begin.
+  // Cancels wait_for() of the waiter, whose answer may be on its way already. A load that no
+  // request waits for does not begin.
   void stop_waiting(const std::string& name, std::optional<std::int64_t> version,
                     const void* waiter) EXCLUDES(mutex_);
-  // Whether a request for it may wait.
+  // True if a request for the model may wait for its load.
   bool loads_on_request(const std::string& name, std::optional<std::int64_t> version) const;
   bool loads_on_request() const { return options_.loads_on_request(); }
-  // What a request may name, sorted: what is ready, and what is loaded on request.
+  // The names that requests may use, sorted: ready models, and those that are loaded on request.
   std::vector<std::string> names() const;
   static constexpr std::chrono::seconds kFailureTime{10};
   // Unloads what no call has used for idle_unload_ms; the server calls it periodically.
   void unload_idle() EXCLUDES(mutex_);
-  // Called with a model that goes because it is unused, to store the states of its sessions. It may
-  // wait. To be set before the first request.
+  // Sets the function that stores the states of the sessions of a model before it is unloaded as
+  // unused. It may wait. To be set before the first request.
   void when_unused(std::function<void(const Transformer&)> store_states) {
     store_states_ = std::move(store_states);
   }
 
-  // A version of the repository, beside the others; without one the newest, in place of all others.
-  // What it replaces serves until it is ready, and is drained then. REQUIRES: is_model_name(name),
-  // here and below.
+  // Loads a version of the repository, in addition to the others; without one the newest, in place
+  // of all others, which serve until it is ready and are drained then. REQUIRES:
+  // is_model_name(name), here and below.
   void load(const std::string& name, std::optional<std::int64_t> version, OnLoaded done)
       EXCLUDES(mutex_);
   // Called exactly once, by any thread.
   using OnUnloaded = std::function<void(const std::optional<LoadRefusal>&)>;
-  // One version or all of a name; answers when they are drained and gone.
+  // Unloads one version of a name, or all; answers when they are drained and gone.
   void unload(const std::string& name, std::optional<std::int64_t> version, OnUnloaded done)
       EXCLUDES(mutex_);
 
   // Called exactly once, by any thread, with either.
   using OnAdapterLoaded =
       std::function<void(const std::optional<LoadRefusal>&, const SharedAdapter& adapter)>;
-  // A LoRA adapter of a model that is served, from its directory or where the options say. One of
-  // that name has to be unloaded first. It goes with the model, however that goes.
+  // Loads a LoRA adapter of a model that is served, from its directory or as given in the options.
+  // One of that name has to be unloaded first. It is unloaded with the model in any case.
   void load_adapter(const SharedModel& model, const std::string& name, OnAdapterLoaded done)
       EXCLUDES(mutex_);
-  // No request finds it from now on; answers when nothing uses it any more, or the drain timeout
-  // has passed and what used it is ended: its requests end, and its sessions are closed.
+  // Retires an adapter, which no request finds from now on; answers when nothing uses it any more,
+  // or the drain timeout has passed and its users are ended: requests end, and sessions are closed.
   void unload_adapter(const SharedModel& model, const std::string& name, OnUnloaded done)
       EXCLUDES(mutex_);
 
-  // Refuses what has not started, waits for a load that has, ends every drain now. Idempotent.
+  // Refuses loads that have not started, waits for a running one, ends every drain now. Idempotent.
   void stop() EXCLUDES(mutex_);
 
-  // What the registry knows, and what else is in the repository, by name and version.
+  // The registry's entries and the other models of the repository, by name and version.
   std::vector<ModelRegistry::Entry> index() const;
   const ModelMemory& memory() const { return *memory_; }
 
-  // What became of loads and models so far.
+  // Counts of loads and unloads so far.
   struct Stats {
     std::uint64_t loaded = 0, failed = 0, refused = 0;  // refused: for want of memory
     std::uint64_t unloaded_idle = 0, unloaded_for_memory = 0;
-    HistogramSnapshot load_seconds;  // of those that were loaded
+    HistogramSnapshot load_seconds;  // of successful loads
     std::size_t waiting = 0;         // requests that wait for a load
   };
   Stats stats() const EXCLUDES(mutex_);
@@ -161,7 +161,7 @@ class ModelManager {
     std::shared_ptr<Unload> unload;      // null: another took its place
   };
 
-  // Of an adapter that was retired.
+  // The drain of an adapter that was retired.
   struct AdapterDrain {
     std::weak_ptr<const ServedModel> model;  // a drain keeps no model
     std::string name;
@@ -173,16 +173,16 @@ class ModelManager {
   void ask(Load load) EXCLUDES(mutex_);
   // The versions of a name that can be loaded, from the lowest to the highest.
   std::vector<ModelSource> sources(const std::string& name) const;
-  // Answers those who wait, and keeps a failure for those who come next.
+  // Answers the waiting requests, and keeps a failure for later ones.
   void answer_waiting(const Key& key, const std::optional<LoadRefusal>& refused,
                       const SharedModel& model) EXCLUDES(mutex_);
-  // Whether a request waits for it; if not, the load is forgotten.
+  // True if a request waits for the load; if none does, the load is forgotten.
   bool is_awaited(const Key& key) EXCLUDES(mutex_);
-  // Unloads models that no call uses until so many bytes are free, or none where they would not do.
+  // Unloads models that no call uses until so many bytes are free, or none if that cannot suffice.
   void make_room(std::size_t bytes) EXCLUDES(mutex_);
-  // Whether it can be loaded again, and no session is lost with it.
+  // True if the model can be loaded again and no session is lost with it.
   bool may_unload(const ModelRegistry::Unused& model) const;
-  // Takes it out of the registry and stores the states of its sessions. Null: a call came.
+  // Takes it out of the registry and stores the states of its sessions. Null: a call uses it again.
   SharedModel retire(const ModelRegistry::Unused& model, const std::string& why);
   void run_loads() EXCLUDES(mutex_);
   void run_drains() EXCLUDES(mutex_);
@@ -190,7 +190,7 @@ class ModelManager {
                                       SharedModel& loaded);
   std::optional<LoadRefusal> load_from(const ModelSource& source, bool replace_all,
                                        SharedModel& loaded);
-  // Takes retired models on.
+  // Begins the drains of retired models.
   void drain(const std::vector<SharedModel>& models, const std::shared_ptr<Unload>& unload)
       EXCLUDES(mutex_);
   // A step of a drain. Returns whether it is over.
@@ -217,15 +217,15 @@ class ModelManager {
   };
   std::map<Key, std::vector<Waiter>> waiting_ GUARDED_BY(mutex_);  // of loads that were asked for
   std::size_t num_waiting_ GUARDED_BY(mutex_) = 0;
-  // Loads that failed, until the time.
+  // Failed loads, and the times until which they are refused.
   std::map<Key, std::pair<LoadRefusal, TimePoint>> failures_ GUARDED_BY(mutex_);
-  // Since when a model is seen unused, and the use that was its last then.
+  // The last use of an unused model, and the time since which it is seen unused.
   struct Seen {
     std::uint64_t last_use = 0;
     TimePoint at;
   };
   std::map<Key, Seen> seen_unused_ GUARDED_BY(mutex_);
-  // New ones; the draining thread has the others.
+  // New drains; the draining thread has the others.
   std::vector<Drain> drains_ GUARDED_BY(mutex_);
   std::vector<AdapterDrain> adapter_drains_ GUARDED_BY(mutex_);
   Mutex telling_;
@@ -234,7 +234,7 @@ class ModelManager {
   Histogram<11> load_seconds_{{0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0}};
   std::atomic<std::uint64_t> failed_{0}, refused_{0}, unloaded_idle_{0}, unloaded_for_memory_{0};
   std::thread loading_, draining_;
-  WorkThreads answers_;  // to requests that waited; last: they use the rest
+  WorkThreads answers_;  // to waiting requests; last: uses the members above
 };
 
 }  // namespace lintel

@@ -20,9 +20,9 @@
 
 namespace lintel {
 
-// RequestLimits: how much one request may ask for.
+// RequestLimits: bounds of one request.
 
-// What one request may ask for. Also what ModelService reports.
+// Bounds of one request, which ModelService also reports.
 struct RequestLimits {
   std::int64_t max_prompt_tokens = 1'000'000;
   std::int64_t max_new_tokens = 1'000'000;
@@ -33,7 +33,7 @@ struct RequestLimits {
   // All sequences of a Score request. One sequence of this length answers within the 4 MiB that
   // gRPC clients accept by default.
   std::int64_t max_score_tokens = 1'000'000;
-  std::int64_t chat_max_tokens = 8192;  // of a chat's answer whose request names no limit
+  std::int64_t chat_max_tokens = 8192;  // of an answer in a chat if the request has no limit
 
   // Fixed limits, without a flag.
   static constexpr int max_stop_tokens = 256;
@@ -57,7 +57,7 @@ struct ChatTemplateFile {
   std::string model;  // empty: the only one
   std::filesystem::path path;
 };
-// How a model writes calls of tools, in place of what its template shows.
+// The form of a model's tool calls, in place of the one that its template shows.
 struct GivenToolDialect {
   std::string model;  // empty: the only one
   ToolDialect dialect = ToolDialect::kNone;
@@ -70,22 +70,22 @@ struct ModelOptions {
   std::vector<ChatTemplateFile> chat_templates;  // one a model at most
   std::vector<GivenToolDialect> tool_dialects;   // likewise
   std::filesystem::path repository;  // ModelRepository; empty: nothing is loaded at run time
-  // The same, whose models are loaded by requests for them; at most one of both is given.
+  // A repository whose models are loaded by requests for them; at most one of both is given.
   std::filesystem::path on_request;
-  std::chrono::milliseconds idle_unload_ms{0};  // then a model that no call uses goes; 0: never
+  std::chrono::milliseconds idle_unload_ms{0};  // unloads unused models; 0: never
   std::vector<std::string> load;                // of the repository, at the start; "*": all
   std::size_t memory_bytes = 0;                 // of all models and adapters together; 0: no bound
   bool strict_config = false;                   // refuse_unknown_keys() of every checkpoint
-  std::optional<WeightType> weight_type;        // nothing: of each model, load_as_planned()
+  std::optional<WeightType> weight_type;        // nothing: load_as_planned() of each
   std::filesystem::path weight_type_text;       // TypeChoice::text; empty: none
   double weight_type_loss = kMostBitsLost;      // TypeChoice::most_bits_lost
   KvType kv_type = KvType::kF32;                // of KV caches, where a model has some
   KernelChoice kernels = KernelChoice::kAuto;   // of the process: choose_kernels()
   std::optional<AttentionSpec> attention;       // of every model, in place of its own
-  // Of each model. max_batch_rows 0: batch_rows_for() of the model.
+  // The scheduling of each model. max_batch_rows 0: batch_rows_for() of the model.
   Scheduler::Options scheduling{.max_batch_rows = 0};
   RequestLimits limits;
-  // For calls that run, when their model or the server goes; then they are ended.
+  // The time for running calls to end when their model or the server goes; then they are ended.
   std::chrono::milliseconds drain_timeout_ms{30'000};
 
   bool loads_on_request() const { return !on_request.empty(); }

@@ -9,8 +9,8 @@
 namespace lintel {
 namespace {
 
-// What calls hold of a model. The last of them to go reports it, on its own thread: it releases the
-// model first, so that the registry's is then the last pointer to it.
+// The pointer that calls hold copies of. The last of them reports its end, on its own thread: it
+// releases the model first, so that the registry's is then the last pointer to it.
 SharedModel handle_of(SharedModel model, std::shared_ptr<std::atomic<bool>> is_used,
                       std::shared_ptr<Notification> unused_bell) {
   const ServedModel* const bare = model.get();
@@ -28,7 +28,7 @@ void note_use(const ServedModel& model) noexcept {
   model.last_use.store(uses.fetch_add(1) + 1);
 }
 
-// What a call that runs on the model holds of it.
+// The pointer for a call that runs on the model: counts the use until its last copy is gone.
 SharedModel use_of(SharedModel handle) {
   if (handle == nullptr) return nullptr;
   const ServedModel* const bare = handle.get();
@@ -169,7 +169,7 @@ std::vector<ModelRegistry::Entry> ModelRegistry::index() const {
   std::vector<Entry> entries;
   for (const auto& [key, slot] : slots_) {
     const ModelState state = state_of(slot);
-    // Of a model that is ready: why its reload failed.
+    // The reason of a ready model says why its reload failed.
     const bool has_reason = state == ModelState::kUnavailable || state == ModelState::kReady;
     std::string reason = has_reason ? slot.reason : std::string();
     if (state == ModelState::kLoading) {

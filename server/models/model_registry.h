@@ -41,13 +41,13 @@ struct ServedModel {
   std::string name;
   std::int64_t version = 1;
   std::shared_ptr<const Transformer> transformer;
-  std::filesystem::path directory;  // that it was read from; empty: loaded elsewhere
+  std::filesystem::path directory;  // its files' place; empty: loaded elsewhere
   // LoRA adapters, which come and go while it is served: thread-safe. Before the scheduler, whose
   // requests use them.
   const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
-  // Of this machine with this model. Those of a large model are computed while the first requests
-  // are served: waits for them.
+  // The numerics of this machine with this model. For a large model they are computed while the
+  // first requests are served: waits for them.
   const NumericsFingerprint& numerics() const {
     static const NumericsFingerprint kNone;
     return numerics_later.valid() ? numerics_later.get() : kNone;
@@ -62,8 +62,8 @@ struct ServedModel {
     numerics_later = promise.get_future().share();
   }
   std::shared_future<NumericsFingerprint> numerics_later;
-  // What an operator should know: the warnings of loading, and of the self-check once it has ended.
-  // Does not wait.
+  // Warnings for the operator: those of loading, and of the self-check once it has ended. Does not
+  // wait.
   std::vector<std::string> all_warnings() const {
     std::vector<std::string> all = warnings;
     if (!later_warnings.valid() ||
@@ -75,25 +75,25 @@ struct ServedModel {
   }
   std::vector<std::string> warnings;  // of loading
   std::shared_future<std::vector<std::string>> later_warnings;
-  // Of a step of a large model: Scheduler::set_step_cost(). Its destructor waits; after the
-  // scheduler, which is used meanwhile.
+  // Measures the cost of a step of a large model: Scheduler::set_step_cost(). Its destructor waits;
+  // after the scheduler, which is used meanwhile.
   std::future<void> cost_later;
-  std::stop_source unloads;  // ends what is computed later
+  std::stop_source unloads;  // ends the computations above
 
   std::string weight_type_reason;         // why its weight type; empty: it was given, or is f32
   RequestLimits limits;                   // max_samples no more than max_batch_rows
-  std::shared_ptr<const ChatModel> chat;  // null: of a model that is served without one
-  std::size_t memory_bytes = 0;           // of --model-memory, without its adapters
-  // It was unloaded, or another took its place: what is still running may be ended for that.
+  std::shared_ptr<const ChatModel> chat;  // null: the model has none
+  std::size_t memory_bytes = 0;           // counted by --model-memory, without its adapters
+  // True once it was unloaded or replaced: calls that still run may be ended for that.
   mutable std::atomic<bool> retired{false};
-  // What ModelRegistry::use() counts.
+  // The number of calls that use it, counted by ModelRegistry::use().
   mutable std::atomic<int> uses{0};
   mutable std::atomic<std::uint64_t> last_use{0};  // the later, the higher
 };
 
 using SharedModel = std::shared_ptr<const ServedModel>;
 
-// What becomes of one load of a version. A version may be reloaded while the model that an earlier
+// The states of one load of a version. A version may be reloaded while the model that an earlier
 // load made is ready, or drains.
 //
 //   kLoading --> kReady --> kDraining --> kEnding --> kGone
@@ -106,7 +106,7 @@ enum class LoadState {
   kEnding,    // its scheduler has stopped, and the last messages of its calls go out
   kGone,      // it failed, or nothing needs it any more
 };
-// Whether `to` may be the next state after `from`.
+// True if `to` may be the next state after `from`.
 bool may_follow(LoadState from, LoadState to);
 
 // The state of a version, of all its loads.
@@ -118,15 +118,15 @@ enum class ModelState {
 };
 const char* to_string(ModelState state);  // "LOADING"
 
-// Thread-safe; a call asks it once, not for every token. Who changes it is the ModelManager.
+// Thread-safe; a call asks it once, not for every token. The ModelManager changes it.
 class ModelRegistry {
  public:
   // The version, or the highest one that is ready. Null when there is none. An empty name is not
   // resolved here.
   SharedModel find(std::string_view name, std::optional<std::int64_t> version = std::nullopt) const
       EXCLUDES(mutex_);
-  // Of this name and with these weights, if it is ready: the sessions of the transformer can
-  // continue.
+  // The model of this name and with these weights, if it is ready: the sessions of the transformer
+  // can continue.
   SharedModel find(std::string_view name, const Transformer* transformer) const EXCLUDES(mutex_);
   // The same for a call that runs on the model: it is in use until the last copy of the pointer is
   // gone.
@@ -135,23 +135,23 @@ class ModelRegistry {
   SharedModel use(std::string_view name, const Transformer* transformer) const EXCLUDES(mutex_);
   // The model, by its highest version, when exactly one name is ready, else null.
   SharedModel only() const EXCLUDES(mutex_);
-  // Those that are ready, by name and version.
+  // The ready models, by name and version.
   std::vector<SharedModel> ready() const EXCLUDES(mutex_);
 
   struct Entry {
     std::string name;
     std::int64_t version = 0;
     ModelState state = ModelState::kUnavailable;
-    // Of kUnavailable; of kReady, why its reload failed; of kLoading, how far it is.
+    // Why it is kUnavailable; if kReady, why its reload failed; if kLoading, the progress.
     std::string reason;
-    bool failed = false;  // its last load did for its files; `reason` says why
+    bool failed = false;  // its last load did, for its files; `reason` says why
   };
   // Everything that is or was loaded, or failed to be, by name and version.
   std::vector<Entry> index() const EXCLUDES(mutex_);
   // The best state of any version; kUnavailable also for a name that is not known.
   ModelState state(std::string_view name) const EXCLUDES(mutex_);
 
-  // What all versions of a name did and hold, those unloaded before included: sums never fall.
+  // Sums over all versions of a name, including those unloaded before: counters never decrease.
   struct Totals {
     std::string name;
     Scheduler::Stats stats;
@@ -163,21 +163,21 @@ class ModelRegistry {
   std::vector<Totals> totals() const EXCLUDES(mutex_);
 
   void set_loading(const std::string& name, std::int64_t version) EXCLUDES(mutex_);
-  // How far its load is, for people: "40 % of 2.1 GB read".
+  // Sets the progress of its load, for people: "40 % of 2.1 GB read".
   void set_progress(const std::string& name, std::int64_t version, const std::string& progress)
       EXCLUDES(mutex_);
-  // failed: its files are to blame, not what else is in memory.
+  // failed: its files are at fault, not a lack of memory.
   void set_failed(const std::string& name, std::int64_t version, const std::string& reason,
                   bool failed = true) EXCLUDES(mutex_);
   struct Added {
     SharedModel model;                  // as find() gives it
     std::vector<SharedModel> replaced;  // retired
   };
-  // Ready from now on. Retires what had its name and version, and with `replace_all` the other
-  // versions too.
+  // Makes a model ready. Retires the one with its name and version, and with `replace_all` the
+  // other versions too.
   Added add(SharedModel model, bool replace_all = false) EXCLUDES(mutex_);
-  // No longer ready: one version, or all. Returns them, in use for as long as the caller has them;
-  // the registry keeps them until forget().
+  // Retires one version, or all. Returns them, in use for as long as the caller has them; the
+  // registry keeps them until forget().
   std::vector<SharedModel> retire(std::string_view name, std::optional<std::int64_t> version)
       EXCLUDES(mutex_);
   // A ready model that no call uses.
@@ -188,19 +188,19 @@ class ModelRegistry {
     std::size_t memory_bytes = 0;  // with its adapters
     std::shared_ptr<const Transformer> transformer;
   };
-  // Those that are ready, the longest unused first.
+  // Ready models that no call uses, the longest unused first.
   std::vector<Unused> unused() const EXCLUDES(mutex_);
-  // Retires the model if no call has used it since. Null: one has.
+  // Retires the model if no call has used it since. Null: a call has.
   SharedModel retire(const Unused& unused) EXCLUDES(mutex_);
-  // Whether no call holds the retired model any more.
+  // True if no call holds the retired model any more.
   bool is_unused(const ServedModel* model) EXCLUDES(mutex_);
   // Rung whenever a retired model is unused from then on.
   const std::shared_ptr<Notification>& unused_bell() const { return unused_bell_; }
-  // Of a retired model: its scheduler is stopped now. Returns whether it was not before.
+  // Marks a retired model as ending: its scheduler is stopped now. Returns false if it was before.
   bool set_ending(const ServedModel* model) EXCLUDES(mutex_);
-  // Lets go of a retired model. REQUIRES: its scheduler is stopped.
+  // Drops a retired model. REQUIRES: its scheduler is stopped.
   void forget(const ServedModel* model) EXCLUDES(mutex_);
-  // Every model there is, retired ones included.
+  // All models in memory, including retired ones.
   std::vector<SharedModel> all() const EXCLUDES(mutex_);
 
  private:
@@ -209,7 +209,7 @@ class ModelRegistry {
     LoadState state = LoadState::kLoading;
     std::string progress;  // of kLoading
     SharedModel model;     // null while it is loaded
-    SharedModel handle;    // what calls get copies of; null unless it is ready
+    SharedModel handle;    // copied for calls; null unless the model is ready
     std::shared_ptr<const std::atomic<bool>> is_used;  // false once the last of these is gone
   };
   struct Slot {
@@ -233,7 +233,7 @@ class ModelRegistry {
 
   mutable Mutex mutex_;
   std::map<Key, Slot> slots_ GUARDED_BY(mutex_);
-  std::map<std::string, Totals> forgotten_ GUARDED_BY(mutex_);  // what those did
+  std::map<std::string, Totals> forgotten_ GUARDED_BY(mutex_);  // sums of former versions
   const std::shared_ptr<Notification> unused_bell_ = std::make_shared<Notification>();
 };
 

@@ -17,7 +17,7 @@
 namespace lintel {
 namespace {
 
-// Calls visit(name, path) for every entry of `directory`. One that cannot be read has none.
+// Calls visit(name, path) for every entry of `directory`; none if that cannot be read.
 template <typename Visit>
 void for_each_entry(const std::filesystem::path& directory, const Visit& visit) {
   std::error_code error;
@@ -55,7 +55,8 @@ std::string name_of_cached(const std::string& directory) {
   return name.replace(between, 2, "/");
 }
 
-// Of a directory of the cache. Empty: there is none, or several of which none is the main one.
+// The main snapshot of a directory of the cache. Empty: there is none, or several of which none is
+// the main one.
 std::filesystem::path main_snapshot(const std::filesystem::path& cached) {
   std::ifstream ref(cached / "refs" / "main");
   std::string commit;
@@ -68,7 +69,7 @@ std::filesystem::path main_snapshot(const std::filesystem::path& cached) {
   return snapshots.size() == 1 ? snapshots.front() : std::filesystem::path();
 }
 
-// What a directory of the cache has, by the names of the models.
+// The models in a directory of the cache.
 std::vector<ModelSource> cached_models(const std::string& directory,
                                        const std::filesystem::path& path) {
   std::vector<ModelSource> found;
@@ -108,7 +109,7 @@ std::vector<ModelSource> ModelRepository::sources_of(std::string_view name) cons
     });
     if (found.size() == before) found.push_back({entry, 1, path});
   });
-  // Of one version the file with the shortest name comes first.
+  // Files of one version are sorted by the length of their names.
   std::ranges::sort(found, {}, [](const ModelSource& source) {
     const std::string path = source.directory.string();
     return std::tuple(source.version, path.size(), path);
@@ -204,7 +205,7 @@ std::optional<std::int64_t> parse_model_version(std::string_view text) {
 
 namespace {
 
-// The repository that the build in `build` is of, by its CMakeCache.txt. Empty: it is no build.
+// The repository of the build in `build`, by its CMakeCache.txt. Empty: it is not a build.
 std::filesystem::path repository_of(const std::filesystem::path& build) {
   static const std::string kKey = "CMAKE_HOME_DIRECTORY:INTERNAL=";
   std::ifstream cache(build / "CMakeCache.txt");

@@ -35,54 +35,55 @@ class ModelRepository {
   // Empty: there is none, and nothing is found.
   explicit ModelRepository(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  // From the lowest to the highest; empty when there is no such model. Of GGUF files with one name
-  // that with the shortest name is the model.
+  // Versions from the lowest to the highest; empty if there is no such model. Of several GGUF files
+  // with one name the one with the shortest file name is the model.
   std::vector<ModelSource> versions(std::string_view name) const;
-  // GGUF files whose names would name a model that is another file.
+  // GGUF files that are not used because another file has their model's name.
   struct Unused {
     std::string name;
     std::filesystem::path used, unused;
   };
   std::vector<Unused> unused() const;
-  // Sorted: what has versions or a config.json. Other directories may be asked for by name.
+  // Names, sorted, of directories with versions or a config.json. Other directories may be asked
+  // for by name.
   std::vector<std::string> names() const;
   bool exists() const { return !directory_.empty(); }
 
-  // `text` without the directory: what callers who are not operators may see.
+  // `text` without the directory, for callers who are not operators.
   std::string without_path(std::string text) const;
 
  private:
-  // All that has the name, by version.
+  // All sources with the name, by version.
   std::vector<ModelSource> sources_of(std::string_view name) const;
 
   std::filesystem::path directory_;
 };
 
-// Whether a model can be loaded from there: a directory of one, or a GGUF file.
+// True if a model can be loaded from there: a directory of one, or a GGUF file.
 bool is_model_path(const std::filesystem::path& path);
 
-// Whether this can name a model: 1 to 128 of letters, digits, '.', '-' and '_', not beginning with
-// '.'.
+// True for a valid name of a model: 1 to 128 of letters, digits, '.', '-' and '_', not beginning
+// with '.'.
 bool is_model_name(std::string_view name);
-// The same, or ORG/NAME or ORG/NAME:QUANT with such parts.
+// The same for names in a repository, which may also be ORG/NAME or ORG/NAME:QUANT of such parts.
 bool is_repository_name(std::string_view name);
-// "17": a whole number from 1, without leading zeros.
+// The number of a version, "17": a whole number from 1, without leading zeros.
 std::optional<std::int64_t> parse_model_version(std::string_view text);
 
 // The small models that come with the program.
 
-// Of this process's executable, symbolic links resolved. Empty where the system does not tell.
+// The directory of this process's executable, symbolic links resolved. Empty if it is unknown.
 std::filesystem::path program_directory();
 
-// The models of the package that are there, in the package's order: in PREFIX/share/lintel/models
-// where `bin` is an installed PREFIX/bin, in the repository's weights/ where it is the bin/ of a
-// build. Empty where neither has any.
+// The packaged models that are installed, in the package's order: in PREFIX/share/lintel/models if
+// `bin` is an installed PREFIX/bin, in the repository's weights/ if it is the bin/ of a build.
+// Empty if neither has any.
 std::vector<ModelSource> packaged_models(const std::filesystem::path& bin);
 
-// Which models a server starts with.
+// The models that a server starts with.
 
-// The directories of the options, and the newest versions of what is to be loaded of the
-// repository. Throws ModelError for a name that is not there, or there twice.
+// The directories of the options, and the newest versions of those to be loaded from the
+// repository. Throws ModelError for a name that is unknown or occurs twice.
 std::vector<ModelSource> start_sources(const ModelOptions& options,
                                        const ModelRepository& repository);
 
