@@ -24,13 +24,13 @@ class Adapter;  // model/lora/adapter.h
 struct ServedAdapter {
   std::string name;
   std::shared_ptr<const Adapter> weights;
-  // It was unloaded, and the time for what still uses it is over: requests end.
+  // True once it was unloaded and the time for its users is over: requests end.
   mutable std::atomic<bool> ended{false};
 };
 
 using SharedAdapter = std::shared_ptr<const ServedAdapter>;
 
-// What a sequence holds: its weights, which keep the adapter in use. Null for null.
+// The weights, as a sequence holds them: they keep the adapter in use. Null for null.
 inline std::shared_ptr<const Adapter> weights_of(const SharedAdapter& adapter) {
   if (adapter == nullptr) return nullptr;
   return {adapter, adapter->weights.get()};
@@ -41,31 +41,31 @@ inline std::shared_ptr<const Adapter> weights_of(const SharedAdapter& adapter) {
 // pointers. Thread-safe; a call asks it once, not for every token. The ModelManager changes it.
 class AdapterTable {
  public:
-  // Names of one model, those being unloaded included: more than a server keeps in memory, and a
-  // bound on what a directory of a million names costs.
+  // Names of one model, including those being unloaded: more than a server keeps in memory, and a
+  // bound on the cost of a directory of a million names.
   static constexpr std::size_t kMost = 1024;
 
-  // Null: there is none that takes requests.
+  // The ready adapter of this name; null: there is none.
   SharedAdapter find(std::string_view name) const EXCLUDES(mutex_);
   std::vector<SharedAdapter> ready() const EXCLUDES(mutex_);  // by name
-  // Whether the name is taken, by one that is ready or is being unloaded.
+  // True if the name is taken, by an adapter that is ready or is being unloaded.
   bool has(std::string_view name) const EXCLUDES(mutex_);
 
-  // Null: the name is taken, or kMost are.
+  // Adds a ready adapter. Null: the name is taken, or kMost are.
   SharedAdapter add(const std::string& name, std::shared_ptr<const Adapter> weights)
       EXCLUDES(mutex_);
-  // No longer found. `unused_bell` is rung when the last that uses it has let go. False: there is
-  // none that is ready.
+  // Retires an adapter: find() no longer returns it. `unused_bell` is rung when its last user has
+  // released it. False: no ready one has the name.
   bool retire(std::string_view name, std::shared_ptr<Notification> unused_bell) EXCLUDES(mutex_);
-  // One that was retired and is still in use, else null.
+  // The retired adapter if it is still in use, else null.
   SharedAdapter retired(std::string_view name) const EXCLUDES(mutex_);
-  // Whether the weights of one that was retired are freed.
+  // True if the weights of the retired adapter are freed.
   bool is_unused(std::string_view name) const EXCLUDES(mutex_);
-  // Of one that was retired: its name is free.
+  // Frees the name of a retired adapter.
   void forget(std::string_view name) EXCLUDES(mutex_);
 
  private:
-  // Who uses an adapter beside the table.
+  // The use of an adapter outside the table.
   struct Use {
     std::atomic<bool> is_used{true};            // false once the weights are freed
     std::shared_ptr<Notification> unused_bell;  // set before the table lets go; null: no waiter

@@ -21,7 +21,7 @@ Digest canonical(XXH128_hash_t hash) {
   return digest;
 }
 
-// From so many bytes on, a state's for one, wide registers are worth a call.
+// The least bytes, e.g. of a state, for which wide registers are worth a call.
 constexpr std::size_t kWideFrom = 1024;
 
 bool is_wide(std::size_t size) {
@@ -32,7 +32,7 @@ bool is_wide(std::size_t size) {
 }  // namespace
 
 Digest extend(const Digest& digest, DigestKind kind, std::span<const std::byte> bytes) {
-  // A token of a session is a few bytes: several times faster in one go.
+  // A token of a session has a few bytes: hashing them at once is several times faster.
   std::array<std::byte, 64> together;
   auto to = std::copy(digest.bytes.begin(), digest.bytes.end(), together.begin());
   *to++ = static_cast<std::byte>(kind);

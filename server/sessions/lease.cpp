@@ -90,7 +90,7 @@ std::int64_t SessionLease::num_tokens() const {
 std::int64_t SessionLease::window() const { return record_->options.window; }
 
 bool SessionLease::is_foreign() const {
-  // Only who has the lease changes it.
+  // Only the holder of the lease changes it.
   return num_tokens() > 0 && num_tokens() <= record_->foreign_tokens;
 }
 

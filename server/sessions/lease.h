@@ -16,7 +16,7 @@
 
 namespace lintel {
 
-// LeaseKeeper: who holds a session on when its call has ended.
+// LeaseKeeper: keeps the lease of a session after its call has ended.
 
 class SequenceState;
 class SessionLease;
@@ -24,11 +24,11 @@ class SessionLease;
 class LeaseKeeper {
  public:
   virtual ~LeaseKeeper() = default;
-  // The lease, in place of the session's going back: it stays busy for as long as the keeper has
-  // it. Called by the thread that releases the last reference; must not block.
+  // Takes the lease; the session is not released but stays busy for as long as the keeper has it.
+  // Called by the thread that releases the last reference; must not block.
   virtual void keep(SessionLease lease) noexcept = 0;
-  // Between two steps of the call, by its worker: the session's sequence, at rest for as long as
-  // this takes; must not block.
+  // Called between two steps of the call, by its worker: the session's sequence, which does not
+  // change during this call; must not block.
   virtual void at_rest(const SequenceState& sequence) noexcept = 0;
 };
 
@@ -40,13 +40,13 @@ class SessionManager;
 struct Replay {
   std::vector<std::int32_t> tokens;
   std::string tail;  // SequenceState::generated_tail after them
-  // Those before them, as GenerationRequest::recent.
+  // The tokens before them, as GenerationRequest::recent.
   std::vector<std::int32_t> recent;
 };
 
-// Of a session, or of a one-shot call (no id). Move-only. Gives the session back, or the memory of
-// a one-shot call, when destroyed. While it lives its session is never evicted, closed or leased
-// again. Used by one thread at a time.
+// The lease of a session, or of a one-shot call (no id). Move-only. When destroyed, releases the
+// session, or the memory of a one-shot call. While it lives its session is never evicted, closed or
+// leased again. Used by one thread at a time.
 class SessionLease {
  public:
   SessionLease() = default;
@@ -60,39 +60,40 @@ class SessionLease {
   const std::string& owner() const;
   Durability durability() const;
   const Transformer& transformer() const;
-  const SharedAdapter& adapter() const;  // that the sequence is computed with; null: none
-  // Whether its adapter was unloaded and the time for what uses it is over.
+  const SharedAdapter& adapter() const;  // computes the sequence; null: none
+  // True if its adapter was unloaded and the time for its users is over.
   bool adapter_ended() const;
   SequenceState& sequence();
-  // What the sequence's tokens are appended to, as they come; null: one-shot.
+  // The history that the sequence's tokens are appended to; null: one-shot.
   SessionHistory* history() const;
-  // What the sequence lacks of the history; mostly nothing. recent_wanted: tokens before them that
-  // the call needs, as far as there are any (a session's window are always among them).
+  // The tokens of the history that the sequence lacks; mostly none. recent_wanted: number of
+  // earlier tokens that the call needs, as far as there are any (those of a session's window are
+  // always included).
   Replay replay(std::int64_t recent_wanted = 0) const;
-  // Tokens of the session, those that its sequence lacks included.
+  // Number of tokens of the session, including those that its sequence lacks.
   std::int64_t num_tokens() const;
   // Tokens after which the session's state is rebuilt; 0: never.
   std::int64_t window() const;
-  // Whether there are tokens, all of them computed with other numerics than this machine's.
+  // True if there are tokens, all of them computed with other numerics than this machine's.
   bool is_foreign() const;
-  // Between two steps: keeps a copy of the sequence where one is due, and shows it to the keeper.
-  // Where there is no memory for a copy, there is none.
+  // Keeps a copy of the sequence if one is due, and passes the sequence to the keeper. Without
+  // memory for a copy, none is kept. Called between two steps.
   void keep_checkpoint() noexcept;
   // Most tokens the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.
   std::int64_t max_tokens() const;
-  // Counts what a call holds in addition to the session, until the lease ends. Never refused: a
-  // session can always continue. REQUIRES: called once, on the lease of a session.
+  // Counts the bytes that a call holds in addition to the session, until the lease ends. Never
+  // refused: a session can always continue. REQUIRES: called once, on the lease of a session.
   void hold(std::size_t call_bytes);
-  // Whether sessions of its owner may soon have to leave memory for others.
+  // True if sessions of its owner may soon have to leave memory for others.
   bool memory_is_short() const;
-  // The session cannot continue (non-finite state): it is removed when the lease ends.
+  // Marks the session as unable to continue (non-finite state): it is removed when the lease ends.
   void discard();
   bool discarded() const;
-  // When the lease ends, `keeper` has it. Null: the session goes back, as without one.
+  // Sets the keeper that receives the lease at its end. Null: the session is released then.
   void keep_with(std::shared_ptr<LeaseKeeper> keeper);
-  // What the history cannot know of the call that has ended is noted in it, before it is read for
-  // others. Else when the session goes back.
+  // Completes the history with facts about the ended call that it cannot know, before it is read
+  // for others. Otherwise done when the session is released.
   void end_call() noexcept;
 
  private:
@@ -103,8 +104,8 @@ class SessionLease {
   std::shared_ptr<SessionRecord> record_;
 };
 
-// Keeps a session in memory while it is looked at: it is not evicted. It may still be leased,
-// deleted, or closed with its model. Move-only; the manager outlives it.
+// Keeps a session in memory while it is read: it is not evicted. It may still be leased, deleted,
+// or closed with its model. Move-only; the manager outlives it.
 class SessionPin {
  public:
   SessionPin() = default;
@@ -114,7 +115,7 @@ class SessionPin {
   ~SessionPin() { release(); }
 
   explicit operator bool() const { return record_ != nullptr; }
-  // Whether the session is in memory still. REQUIRES: not empty.
+  // True if the session is still in memory. REQUIRES: not empty.
   bool is_current() const;
 
  private:

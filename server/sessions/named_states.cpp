@@ -8,7 +8,7 @@ namespace lintel {
 NamedState::~NamedState() { zero(image); }
 
 bool NamedStates::save(const Owner& owner, Shared state) {
-  Shared before;  // goes without the mutex
+  Shared before;  // freed without the mutex
   MutexLock lock(mutex_);
   ByName& states = of(owner, state->is_public);
   const auto found = states.find(state->name);
@@ -41,7 +41,7 @@ NamedStates::Shared NamedStates::find(const Owner& owner, const std::string& nam
 }
 
 bool NamedStates::remove(const Owner& owner, const std::string& name, bool is_public) {
-  ByName::node_type gone;  // without the mutex
+  ByName::node_type gone;  // freed without the mutex
   MutexLock lock(mutex_);
   const auto owned = owned_.find(owner);
   if (!is_public && owned == owned_.end()) return false;

@@ -26,11 +26,11 @@ struct NamedState {
   const SessionMemory::Reservation memory;  // first: until the state is zeroed and freed
   std::string name;
   bool is_public = false;
-  std::string model_identity;            // of the weights, and what they run as
-  std::string numerics;                  // that it was computed with
+  std::string model_identity;            // of the weights and their types
+  std::string numerics;                  // used to compute the state
   std::string numerics_text;             // the same for people
-  std::int64_t numerics_changed_at = 0;  // the tokens before it with others; 0: there are none such
-  SessionImage image;                    // its tokens as few as its state allows
+  std::int64_t numerics_changed_at = 0;  // others before this token; 0: none
+  SessionImage image;                    // with as few tokens as its state allows
 };
 
 // Thread-safe. A name is private to its owner or public; an owner's own takes precedence.
@@ -40,17 +40,17 @@ class NamedStates {
 
   using Shared = std::shared_ptr<const NamedState>;
 
-  // In place of what had the name before. False: the owner has as many as one may.
+  // Saves a state, replacing one with its name. False: the owner has kMostOfOwner already.
   bool save(const Owner& owner, Shared state) EXCLUDES(mutex_);
-  // Whether there would be a place for one of this name.
+  // True if there is a place for a state of this name.
   bool has_place(const Owner& owner, const std::string& name, bool is_public) const
       EXCLUDES(mutex_);
   Shared find(const Owner& owner, const std::string& name) const EXCLUDES(mutex_);  // or null
-  // Whether there was one.
+  // Removes a state. False: there was none.
   bool remove(const Owner& owner, const std::string& name, bool is_public) EXCLUDES(mutex_);
 
-  // Of an owner and public ones by name, an owner's first; of all models where `model` is empty.
-  // `after`: the last of the page before.
+  // States of an owner and public ones, by name, an owner's first; of all models if `model` is
+  // empty. `after`: the last one of the previous page.
   struct Place {
     std::string name;
     bool is_public = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionError: why a session cannot be had, continued or stored.
+// SessionError: reasons why a session cannot be used, continued or stored.
 #pragma once
 
 #include <chrono>
@@ -17,25 +17,25 @@ enum class SessionError {
   kNeedsMaxTokens,
   kOutOfRange,      // a position that the history does not reach
   kDigestMismatch,  // the history is not the expected one
-  // Of sessions in a store:
+  // Sessions in a store:
   kModelMismatch,     // its model is not loaded, or another one under its name
   kCallInterrupted,   // a call has to be repeated or given up first
   kPositionMismatch,  // it does not stand where the caller believes
   kNumericsChanged,   // a call cannot be drawn again here: other tokens would come of it
   kNumericsRefused,   // another machine's bits are in it, and this server refuses to continue such
                       // sessions
-  kCallDiffers,       // a repeat asks for something else than the call did
-  kNoProbabilities,   // of a call that is replayed, not run
+  kCallDiffers,       // the repeat differs from the original call
+  kNoProbabilities,   // the call is replayed, not run
   kHeld,              // by another process
-  kFenced,            // another process took it over while a call here ran
+  kFenced,            // another process took it over during a call here
   kRolledBack,        // the storage went back to before an acknowledged write; kFenced to callers
-  kDamaged,           // what is stored of it cannot be right
-  kStale,             // another process continued it: to be read again
-  // Of the storage:
+  kDamaged,           // its stored data is not consistent
+  kStale,             // another process continued it: has to be read again
+  // The storage:
   kStoreFull,
   kStoreAway,    // for now
   kStoreBroken,  // until a restart: a write failed, and its effect is unknown
-  // Of memory and places, and asked for in this order:
+  // Memory and places, checked in this order:
   kTooLarge,  // never fits, even with nothing else there
   kOwnerTooManySessions,
   kOwnerOutOfMemory,
@@ -45,21 +45,21 @@ enum class SessionError {
 
 struct SessionRefusal {
   SessionError error = SessionError::kNone;
-  // Where memory was asked for; of kTooLarge, bytes_free is what there is in all.
+  // Set if memory was refused; for kTooLarge, bytes_free is all the memory there is.
   std::size_t bytes_needed = 0;
   std::size_t bytes_free = 0;
-  // Of kOutOfRange: the positions that there are. Of kCallInterrupted and kNumericsChanged: where
-  // the call began and what is stored of it. Of kPositionMismatch: `highest`, where it stands,
-  // `lowest`, where its interrupted call began (-1: there is none), and where its caller believes
-  // it to stand.
+  // kOutOfRange: the positions that there are. kCallInterrupted and kNumericsChanged: the start of
+  // the call and the end of its stored tokens. kPositionMismatch: `highest`, the session's
+  // position, `lowest`, the start of its interrupted call (-1: there is none), and `expected`, the
+  // position its caller expects.
   std::int64_t lowest = 0;
   std::int64_t highest = 0;
   std::int64_t expected = 0;
-  // Of kHeld: by whom, and for how long at most, where that is known.
+  // kHeld: the holder, and the longest time until it is free, if they are known.
   std::string holder{};
   std::chrono::milliseconds held_for{};
 
-  // Whether it is one.
+  // True if something was refused.
   explicit operator bool() const { return error != SessionError::kNone; }
 };
 

@@ -11,7 +11,7 @@
 namespace lintel {
 namespace {
 
-// The allocator's share of a block, and what stands before the tokens in it.
+// Bytes of a chunk besides its tokens: its members and the allocator's share.
 constexpr std::size_t kChunkBytes = sizeof(HistoryChunk) + 64;
 
 Digest with_token(const Digest& digest, std::int32_t token, TokenSource source) {
@@ -23,7 +23,7 @@ Digest with_token(const Digest& digest, std::int32_t token, TokenSource source) 
   return extend(digest, DigestKind::kValues, bytes);
 }
 
-// SIZE_MAX: as many as it takes.
+// The most chunks of a history; SIZE_MAX: unbounded.
 std::size_t most_chunks(const SessionHistory::Options& options) {
   constexpr std::int64_t kEach = SessionHistory::kChunkTokens;
   const auto chunks = [](std::int64_t tokens) {
@@ -32,7 +32,7 @@ std::size_t most_chunks(const SessionHistory::Options& options) {
   const bool drops = options.kept_tokens != 0 &&
                      (options.max_tokens == 0 || options.max_tokens > options.kept_tokens);
   if (!drops) return options.max_tokens == 0 ? SIZE_MAX : chunks(options.max_tokens);
-  // One more than it takes to keep them: the first is dropped when the last is started.
+  // One more than the kept tokens need: the first is dropped when the last is started.
   const std::size_t kept = chunks(options.kept_tokens) + 1;
   return options.max_tokens == 0 ? kept : std::min(kept, chunks(options.max_tokens));
 }
@@ -198,7 +198,7 @@ std::string SessionHistory::tail_of(std::int64_t position) const {
     bytes += bytes_at(--first).size();
     ends = place.chunk.new_match(place.index);
   }
-  // So that no copy of it remains in memory that was outgrown.
+  // Reserved at once, so that no copy remains in outgrown memory.
   tail.reserve(kMostTailBytes);
   if (!ends && first == base_ && bytes < kMostTailBytes) {
     const std::size_t room = kMostTailBytes - bytes;
@@ -256,7 +256,7 @@ void SessionHistory::rewind(std::int64_t position) {
   const bool match_begins = match_begins_at(position);
   const std::int64_t within = position % kChunkTokens;
   const auto kept = static_cast<std::size_t>(position / kChunkTokens - first_chunk_);
-  // Others may share the chunk that is cut; and what is cut off goes with the old one.
+  // Others may share the chunk that is cut, so it is copied; the old one has the dropped tokens.
   std::shared_ptr<HistoryChunk> cut;
   if (within != 0 && position != base_) cut = chunks_[kept]->copy(static_cast<std::size_t>(within));
   gone.assign(chunks_.begin() + static_cast<std::ptrdiff_t>(kept), chunks_.end());
@@ -284,7 +284,7 @@ void SessionHistory::append(const SessionImage& image) {
   TokenSource source = TokenSource::kSampled;
   const auto take_mark = [&]() REQUIRES(mutex_) {
     if (mark == image.marks.end() || mark->position != position_) return;
-    // Sampled after sampled: the mark is there for a match that begins.
+    // A mark of sampled tokens after sampled ones means that a match begins.
     match_begins_ = mark->source == source && source == TokenSource::kSampled && position_ > base_;
     source = mark->source;
     ++mark;

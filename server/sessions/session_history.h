@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionHistory: every token of a session, where it came from, and a digest of them all.
+// SessionHistory: every token of a session, its source, and a digest of them all.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,11 @@ namespace lintel {
 
 class Tokenizer;  // model/tokenizer/tokenizer.h
 
-// TokenSource: where a token of a sequence came from.
+// TokenSource: the origin of a token of a sequence.
 
 enum class TokenSource : std::uint8_t { kSampled, kGiven, kPrompt };
 
-// TokenLog: who remembers the tokens of a sequence as it takes them.
+// TokenLog: receives the tokens of a sequence as it takes them.
 
 // Written by the thread that runs the sequence's request, once for every token, in order of
 // position. Must not block.
@@ -37,10 +37,10 @@ class TokenLog {
   virtual void append(std::int32_t token, TokenSource source) = 0;
 };
 
-// SessionImage: all that a session is, apart from the process it lives in.
+// SessionImage: a whole session, independent of the process it lives in.
 
-// Tokens from `position` on, up to the next mark, came from `source`. A position where the match of
-// stop strings is reset (a call with other stops, a given token) has a mark, too.
+// Tokens from `position` on, up to the next mark, came from `source`. A position at which the match
+// of stop strings is reset (a call with other stops, a given token) has a mark, too.
 struct HistoryMark {
   std::int64_t position = 0;
   TokenSource source = TokenSource::kSampled;
@@ -48,7 +48,7 @@ struct HistoryMark {
   bool operator==(const HistoryMark&) const = default;
 };
 
-// What of an image is no list.
+// The members of an image except its lists.
 struct SessionImageHead {
   std::string model;    // its name
   std::string adapter;  // empty: none
@@ -62,14 +62,15 @@ struct SessionImageHead {
   std::int64_t state_position = 0;  // tokens that the state holds, at most `position`
 };
 
-// What a snapshot carries, and what a session is restored from.
+// The content of a snapshot, from which a session is restored.
 struct SessionImage : SessionImageHead {
-  std::vector<std::int32_t> tokens;  // [base, position); empty where the history was left out
+  std::vector<std::int32_t> tokens;  // [base, position); empty if the history was left out
   std::vector<HistoryMark> marks;    // of them, ascending
-  // As SequenceState::save wrote it; empty: to be made by reading the tokens (base is 0 then).
+  // The state as SequenceState::save wrote it; empty: computed by reading the tokens (base is 0
+  // then).
   std::vector<std::byte> state;
-  // The same where it is not the image's own but lies in what the image was read from, which
-  // outlives it; a state is several hundred times the rest.
+  // The state if it is not owned by the image but part of the bytes that the image was read from,
+  // which outlive it; a state is several hundred times as large as the rest.
   std::span<const std::byte> state_elsewhere;
   // Full pages that the state's bytes lack (SequenceState::save_pages).
   std::vector<PageRun> pages;
@@ -77,7 +78,7 @@ struct SessionImage : SessionImageHead {
   std::span<const std::byte> state_bytes() const { return state.empty() ? state_elsewhere : state; }
 };
 
-// Zeroes what was drawn and read, before its memory is freed.
+// Zeroes tokens and state, before their memory is freed.
 inline void zero(SessionImage& image) {
   zero_memory(std::span(image.tokens));
   zero_memory(std::span(image.state));
@@ -87,10 +88,10 @@ inline void zero(SessionImage& image) {
   image.state_elsewhere = {};
 }
 
-// HistoryChunk: a stretch of a session's tokens, packed.
+// HistoryChunk: a range of a session's tokens, packed.
 
-// Tokens of `width` bytes each and two bits for where each came from, zeroed before they are freed.
-// Not thread-safe: SessionHistory's mutex guards it, and one that is full is never written again.
+// Tokens of `width` bytes each and two bits for the source of each, zeroed before they are freed.
+// Not thread-safe: SessionHistory's mutex guards it, and a full one is never written again.
 class HistoryChunk {
  public:
   // Bytes that hold any token of a vocabulary: 1, 2 or 4.
@@ -111,7 +112,7 @@ class HistoryChunk {
   HistoryChunk(const HistoryChunk&) = delete;
   HistoryChunk& operator=(const HistoryChunk&) = delete;
 
-  // Its first `count` tokens.
+  // A copy with the first `count` tokens.
   std::shared_ptr<HistoryChunk> copy(std::size_t count) const {
     auto made = std::make_shared<HistoryChunk>(width_, capacity_, before_);
     std::memcpy(made->bytes_.get(), bytes_.get(), width_ * count);
@@ -119,7 +120,7 @@ class HistoryChunk {
     return made;
   }
 
-  // The token at `i`, and where it came from; `new_match`: a match of stop strings begins with it.
+  // Sets the token at `i` and its source; `new_match`: a match of stop strings begins with it.
   // REQUIRES: nothing was put there; i < capacity().
   void put(std::size_t i, std::int32_t token, TokenSource source, bool new_match) {
     assert(i < capacity_);
@@ -162,38 +163,39 @@ class HistoryChunk {
 };
 
 // Tokens [base, position), in chunks that histories with the same past share. One thread appends;
-// others may read, copy and cut it at the same time (its mutex is held for no longer than it takes
-// to copy what is asked for). Tokens are zeroed before their memory is freed.
+// others may read, copy and cut it at the same time (its mutex is held for no longer than the copy
+// takes). Tokens are zeroed before their memory is freed.
 //
-// The digest is a chain, d(n+1) = XXH3-128(d(n), kValues, token, source), so that it is the same
-// however the tokens came, were cut and copied. Where matches of stop strings begin is not part of
-// it.
+// The digest is a chain, d(n+1) = XXH3-128(d(n), kValues, token, source), so that it does not
+// depend on how the tokens came, were cut and copied. The beginnings of matches of stop strings are
+// not part of it.
 class SessionHistory final : public TokenLog {
  public:
-  // Tokens of a chunk; of the last one as many as max_tokens leaves.
+  // Tokens of a chunk; the last one has as many as max_tokens leaves.
   static constexpr std::int64_t kChunkTokens = 1024;
-  // What a sequence remembers for stop strings (SequenceState::generated_tail).
+  // The longest text kept to find stop strings (SequenceState::generated_tail).
   static constexpr std::size_t kMostTailBytes = 255;
 
   struct Options {
     int vocab_size = 0;  // decides how many bytes a token takes
-    // Of the text that stop strings are looked for in; null: there is none.
+    // The tokenizer of the text that is searched for stop strings; null: there is none.
     std::shared_ptr<const Tokenizer> tokenizer = nullptr;
-    std::int64_t max_tokens = 0;  // that it will ever have; 0: unbounded
-    // At least so many of the last tokens are kept; before them whole chunks go. 0: all are.
+    std::int64_t max_tokens = 0;  // upper bound of its tokens; 0: unbounded
+    // The least number of last tokens to keep; whole chunks before them are dropped. 0: all are
+    // kept.
     std::int64_t kept_tokens = 0;
   };
-  // Most bytes that such a history takes of the allocator. REQUIRES: max_tokens or kept_tokens.
+  // Most bytes that such a history allocates. REQUIRES: max_tokens or kept_tokens.
   static std::size_t bytes_of(const Options& options);
 
   explicit SessionHistory(const Options& options);
   ~SessionHistory() override;
 
   void append(std::int32_t token, TokenSource source) override EXCLUDES(mutex_);
-  // Nothing that was sampled before the next token belongs to a match of stop strings.
+  // Begins a new match of stop strings with the next token: earlier ones belong to none.
   void begin_match() EXCLUDES(mutex_);
 
-  // What there is, at one moment.
+  // Range and digest of the tokens, at one moment.
   struct Extent {
     std::int64_t base = 0, position = 0;
     Digest digest;  // of the tokens up to `position`
@@ -202,34 +204,34 @@ class SessionHistory final : public TokenLog {
   std::int64_t base() const { return extent().base; }
   std::int64_t position() const { return extent().position; }
 
-  // Whether it has so many tokens after `position` that with as many again it might let go of
-  // them.
+  // True if at least half of kept_tokens come after `position`: with as many more, some of them
+  // might be dropped.
   bool may_forget(std::int64_t position) const EXCLUDES(mutex_);
 
-  // Of what lies within [base, position]; nothing where the rest is wanted.
+  // The digest at a position within [base, position()]; nothing elsewhere.
   std::optional<Digest> digest_at(std::int64_t position) const EXCLUDES(mutex_);
   // Tokens [from, to), or as many as there are.
   std::vector<std::int32_t> tokens(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);
-  // Of the same: one at `from`, and one wherever the source changes or a match begins; also at `to`
-  // where a match begins there.
+  // Marks of the same tokens: one at `from`, and one at each change of the source or beginning of a
+  // match; also at `to` if a match begins there.
   std::vector<HistoryMark> marks(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);
   // The generated_tail of a sequence that has `position` tokens.
   std::string tail_at(std::int64_t position) const EXCLUDES(mutex_);
-  // Of the tokens before `position` the first that a match may begin in which the last of them is
-  // part of. May lie before base().
+  // The position of the first token in which a match of stop strings may begin that includes the
+  // last token before `position`. May be less than base().
   std::int64_t first_of_match(std::int64_t position) const EXCLUDES(mutex_);
 
-  // One with the same past up to there; null where it does not reach there. Whole chunks are
-  // shared.
+  // A history with the same tokens up to `position`; null if it does not reach there. Whole chunks
+  // are shared.
   std::unique_ptr<SessionHistory> fork(std::int64_t position) const EXCLUDES(mutex_);
-  // Takes back what came from there on. REQUIRES: base <= position <= position().
+  // Drops the tokens from `position` on. REQUIRES: base <= position <= position().
   void rewind(std::int64_t position) EXCLUDES(mutex_);
-  // Begins after tokens that it does not have: their number, digest and tail. REQUIRES: empty.
+  // Begins after tokens that it does not have: sets their number, digest and tail. REQUIRES: empty.
   void begin_at(std::int64_t base, const Digest& digest, std::string tail) EXCLUDES(mutex_);
-  // Takes the tokens of an image that begins here. REQUIRES: as many tokens as it says.
+  // Appends the tokens of an image that begins here. REQUIRES: the image has its tokens.
   void append(const SessionImage& image) EXCLUDES(mutex_);
 
-  // Chunks that it shares with others just now.
+  // The number of chunks that it shares with others now.
   std::size_t shared_chunks() const EXCLUDES(mutex_);
 
  private:
@@ -237,7 +239,7 @@ class SessionHistory final : public TokenLog {
     const HistoryChunk& chunk;
     std::size_t index;
   };
-  Place at(std::int64_t position) const REQUIRES(mutex_);  // of a token that is there
+  Place at(std::int64_t position) const REQUIRES(mutex_);  // REQUIRES: the token exists
   void put(std::int32_t token, TokenSource source) REQUIRES(mutex_);
   Digest digest_of(std::int64_t position) const REQUIRES(mutex_);
   std::string tail_of(std::int64_t position) const REQUIRES(mutex_);
@@ -246,7 +248,7 @@ class SessionHistory final : public TokenLog {
   std::shared_ptr<HistoryChunk> new_chunk(std::int64_t first) const REQUIRES(mutex_);
 
   const Options options_;
-  const std::size_t most_chunks_;  // SIZE_MAX: as many as it takes
+  const std::size_t most_chunks_;  // SIZE_MAX: unbounded
 
   mutable Mutex mutex_;
   // The first begins at first_chunk_ * kChunkTokens, which may lie before base_.

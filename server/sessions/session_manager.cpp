@@ -51,9 +51,9 @@ std::int64_t tokens_limit(const Transformer& model, const SessionOptions& sessio
                     : least_limit(model.config().max_tokens(), session.max_tokens);
 }
 
-// Measured, with the allocator's own share (tests/server/sessions/session_bytes_test.cpp): the
-// record, its id and names, its nodes in the map and in the order of last use, its part of the
-// owner's account.
+// Memory of the record, its id and names, its nodes in the map and in the order of last use, and
+// its part of the owner's account: measured, with the allocator's own share
+// (tests/server/sessions/session_bytes_test.cpp).
 constexpr std::size_t kRecordBytes = 1024;
 
 }  // namespace
@@ -90,7 +90,7 @@ SessionHistory::Options SessionManager::history_of(const Transformer& model,
   history.tokenizer = model.tokenizer();
   history.max_tokens = tokens_limit(model, session);
   history.kept_tokens = least_limit(session.history_tokens, history_tokens);
-  // What the state lacks has to be there until it was read.
+  // Tokens that the state lacks have to be kept until they were read.
   const std::int64_t lacks = image == nullptr ? 0 : image->position - image->state_position;
   history.kept_tokens = std::max({history.kept_tokens, lacks, session.window, std::int64_t{1}});
   return history;
@@ -226,7 +226,7 @@ bool SessionManager::insert(const std::shared_ptr<SessionRecord>& record) {
     if (owner->second.count == 0) owners_.erase(owner);
     throw;
   }
-  if (!is_new) return false;  // so that the owner has one
+  if (!is_new) return false;  // the one of that id keeps the owner's entry
   record->of_owner = &owner->second;
   ++owner->second.count;
   note_use(*record);
@@ -313,7 +313,7 @@ SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& mo
   result.refusal = made.refusal;
   if (made.record == nullptr) return result;
   SessionRecord& record = *made.record;
-  // What it was admitted for is a matter of memory, not the end of its sequence.
+  // The admitted number of tokens limits memory; it does not end the sequence.
   record.max_tokens = record.model->config().max_tokens();
   try {
     record.sequence.emplace(record.model->new_sequence(weights_of(record.adapter)));
@@ -343,7 +343,7 @@ void SessionManager::give_back(std::shared_ptr<SessionRecord> record) noexcept {
   gone = extract(sessions_.find(record->id));
 }
 
-// What the history cannot know of a call, and the state that is kept of its end.
+// Adds to the history what it cannot know of a call, and keeps a state of the call's end.
 void SessionManager::end_call(SessionRecord& record) noexcept {
   const SequenceState& sequence = *record.sequence;
   if (record.discarded || sequence.next_position() != record.history->position()) return;
@@ -355,7 +355,7 @@ void SessionManager::end_call(SessionRecord& record) noexcept {
   }
   try {
     record.checkpoints.take(sequence);
-  } catch (const std::bad_alloc&) {  // one fewer to go back to
+  } catch (const std::bad_alloc&) {  // one state fewer to go back to
   }
 }
 
@@ -549,7 +549,7 @@ SessionManager::CreateResult SessionManager::rewind(const std::string& id, const
   const std::shared_ptr<SessionRecord> record = leased.lease.record_;
   result.refusal = rewind(leased.lease, position, expected);
   leased.lease = SessionLease();
-  // Idle, it says of its own state, too, how far it can go back.
+  // The session is idle: its own state counts for the positions that can be reached, too.
   if (result.refusal.error == SessionError::kOutOfRange) result.refusal = out_of_range(*record);
   if (result.refusal) return result;
   MutexLock lock(mutex_);
@@ -578,7 +578,7 @@ SessionRefusal SessionManager::rewind(SessionLease& lease, std::int64_t position
   }
   try {
     if (takes_stored) {
-      // Until the old one is gone.
+      // Counts both states until the old one is freed.
       const SessionMemory::Reservation both =
           memory_.take(lease.owner(), record.reservation.bytes());
       SequenceState loaded = record.model->new_sequence(weights_of(record.adapter));
@@ -588,7 +588,7 @@ SessionRefusal SessionManager::rewind(SessionLease& lease, std::int64_t position
     } else if (nearest.is_empty()) {
       sequence.reset();
     } else if (!nearest.is(sequence)) {
-      // Until the old one is gone.
+      // Counts both states until the old one is freed.
       const SessionMemory::Reservation both =
           memory_.take(lease.owner(), record.reservation.bytes());
       sequence = nearest.copy();
@@ -616,7 +616,7 @@ SessionManager::HistoryResult SessionManager::history(const std::string& id, con
     if (record == nullptr) result.refusal = absence_of(id, owner);
   }
   if (record == nullptr) return result;
-  // Of one moment: a worker may write meanwhile.
+  // A fork has the tokens of one moment: a worker may append meanwhile.
   const std::int64_t end = to.value_or(record->history->position());
   const auto past = end < 0 ? nullptr : record->history->fork(end);
   if (past == nullptr || from < past->base() || from > end) {
@@ -631,11 +631,11 @@ SessionManager::HistoryResult SessionManager::history(const std::string& id, con
   return result;
 }
 
-// SessionManager: sessions as images, and out of images.
+// SessionManager: making images of sessions, and sessions of images.
 
 namespace {
 
-// What an image says has to fit together, and this model, before anything is admitted for it.
+// Checks that an image is consistent and fits this model, before memory is admitted for it.
 void check_image(const SessionImage& image, const Transformer& model, std::int64_t limit) {
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw ModelError(std::string("session image: ") + what);
@@ -779,8 +779,8 @@ SessionManager::ImageResult SessionManager::image(const std::string& id, const O
     const bool has_state = (with_state || image.base > 0) && !nearest.is_empty();
     if (has_state) image.state_position = nearest.num_tokens();
     if (!with_history && image.state_position > 0) {
-      // What the state lacks, what the tail after that may reach back to, and what a window is
-      // rebuilt from.
+      // The tokens that the state lacks, those that the tail after it may reach back to, and those
+      // from which a window is rebuilt.
       const std::int64_t reach = image.state_position == image.position
                                      ? 0
                                      : static_cast<std::int64_t>(SessionHistory::kMostTailBytes);
@@ -801,7 +801,7 @@ SessionManager::ImageResult SessionManager::image(const std::string& id, const O
   return result;
 }
 
-// SessionManager: how sessions leave it, and what is said of those that are gone.
+// SessionManager: removing sessions, and errors about removed ones.
 
 bool SessionManager::make_room(SessionError refused, const Owner& owner) {
   if (evict_idle() > 0) return true;
@@ -813,7 +813,7 @@ bool SessionManager::make_room(SessionError refused, const Owner& owner) {
   const auto of_owner = for_owner ? owners_.find(owner) : owners_.end();
   if (for_owner && of_owner == owners_.end()) return false;
   const std::list<SessionRecord*>& order = for_owner ? of_owner->second.idle_stored : idle_stored_;
-  // Of a few that calls look at just now.
+  // Only the few sessions that calls look at just now are pinned.
   const auto longest_unused = std::ranges::find_if(order, [&](const SessionRecord* record) {
     ++examined_;
     return record->pins == 0;

@@ -37,7 +37,7 @@ SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t byt
     refusal.error = SessionError::kTooLarge;
     return result;
   }
-  // What may throw comes before anything is counted.
+  // Operations that may throw come before anything is counted.
   Reservation& mine = result.reservation;
   mine.owner_ = owner;
   if (admit(mine, bytes, takes_place, refusal)) shrink_spare();

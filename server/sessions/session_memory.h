@@ -14,9 +14,7 @@
 
 namespace lintel {
 
-// SessionRefusal: why the session store gives no session, or no memory for a sequence.
-
-// The identity a session belongs to; empty where callers are not identified.
+// The identity a session belongs to; empty if callers are not identified.
 using Owner = std::string;
 
 // Memory that is used only as long as nothing else needs it: it causes no refusals.
@@ -33,12 +31,12 @@ class SessionMemory {
   struct Limits {
     std::size_t bytes = 0;
     std::size_t places = 0;  // 0: only memory limits them
-    // Of the above, one owner's share. 0: no limit of its own.
+    // One owner's share of the above. 0: no limit of its own.
     std::size_t bytes_per_owner = 0;
     std::size_t places_per_owner = 0;
   };
 
-  // What one sequence was admitted for; released when destroyed. Move-only.
+  // The memory and place admitted for one sequence; released when destroyed. Move-only.
   class Reservation {
    public:
     Reservation() = default;
@@ -59,7 +57,7 @@ class SessionMemory {
 
   struct Result {
     Reservation reservation;  // holds nothing when refused
-    SessionRefusal refusal;   // its figures also where there is none: bytes_free was before
+    SessionRefusal refusal;   // figures are set also if kNone: bytes_free before
   };
 
   explicit SessionMemory(const Limits& limits) : limits_(limits) {}
@@ -67,7 +65,7 @@ class SessionMemory {
   SessionMemory(const SessionMemory&) = delete;
   SessionMemory& operator=(const SessionMemory&) = delete;
 
-  // All or nothing. The owner's own limits are named before those of all.
+  // Reserves all or nothing. A refusal names the owner's limits before those of all.
   Result reserve(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
 
   // Counts bytes without asking whether they are free, and without a place: for work that must
@@ -76,12 +74,12 @@ class SessionMemory {
 
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
   std::size_t free_bytes() const EXCLUDES(mutex_);
-  // Whether less than an eighth of what the owner may use is left: who is idle will soon have to
-  // make room.
+  // True if less than an eighth of what the owner may use is left: its idle sessions will soon have
+  // to make room.
   bool is_short(const Owner& owner) const EXCLUDES(mutex_);
 
-  // `spare` hears what is left whenever that shrinks, before the reserved memory is used; it counts
-  // what it holds itself. Null: none. Not while others use this object.
+  // Lets `spare` use free memory: it is notified whenever that shrinks, before the reserved memory
+  // is used, and counts its own bytes. Null: none. Not while others use this object.
   void lend(SpareMemory* spare) { spare_ = spare; }
 
   // Notified when memory was released.
@@ -93,10 +91,10 @@ class SessionMemory {
     std::size_t places = 0;
   };
 
-  // Holds it for its owner, or says why not.
+  // Reserves for the owner of `mine`, or fills `refusal`.
   bool admit(Reservation& mine, std::size_t bytes, bool takes_place, SessionRefusal& refusal)
       EXCLUDES(mutex_);
-  // Counts what `mine` is to hold for its owner.
+  // Counts bytes and place for `mine` and its owner.
   void hold(Reservation& mine, std::size_t bytes, bool takes_place) REQUIRES(mutex_);
   void give_back(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
   void shrink_spare() EXCLUDES(mutex_);
@@ -107,7 +105,7 @@ class SessionMemory {
   mutable Mutex mutex_;
   std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;
   std::size_t places_in_use_ GUARDED_BY(mutex_) = 0;
-  std::map<Owner, Share> shares_ GUARDED_BY(mutex_);  // of those that hold something
+  std::map<Owner, Share> shares_ GUARDED_BY(mutex_);  // of owners that hold something
 };
 
 }  // namespace lintel

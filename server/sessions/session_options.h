@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionOptions: what a session is to be; SessionInfo: what it is.
+// SessionOptions: properties chosen when a session is created; SessionInfo: its current ones.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace lintel {
 
-// Durability: what of a session outlives the process.
+// Durability: the part of a session that outlives the process.
 
 // Nothing; whole calls; calls in progress, whose tokens are drawn again; each token before it is
 // sent.
@@ -26,35 +26,34 @@ struct SessionOptions {
   // Tokens whose history is kept; 0, and at most: SessionManager::Options::history_tokens.
   std::int64_t history_tokens = 0;
   std::int64_t window = 0;  // tokens after which its state is rebuilt; 0: never
-  // States to go back to: one every so many tokens (0: none but at the ends of calls), and so many
-  // of them in all. keep 0: none.
+  // States to go back to: one every checkpoint_every tokens (0: only at the ends of calls), at most
+  // checkpoint_keep in all (0: none).
   std::uint32_t checkpoint_every = 0;
   std::uint32_t checkpoint_keep = 0;
-  // With a store: what of it outlives the process, and for how long where it is not used (0: as the
-  // store's own option says).
+  // With a store: the part of it that outlives the process, and the time until it expires unused
+  // (0: the store's default).
   Durability durability = Durability::kNone;
   std::chrono::seconds expire_after{0};
-  // That its tokens were computed with when it came into memory, where these are others than this
-  // machine's; else empty. Those before numerics_changed_at with yet others; 0: there are none
-  // such.
+  // The numerics of its tokens when it was loaded, if they differ from this machine's; else empty.
+  // Tokens before numerics_changed_at have yet others; 0: none have.
   std::string numerics;
   std::string numerics_text;  // the same for people; empty: not known
   std::int64_t numerics_changed_at = 0;
-  // What its id begins with, before the part that cannot be guessed: a session that has a name is
-  // found by it in a store. Empty: nothing.
+  // The beginning of its id, before the part that cannot be guessed: a session that has a name is
+  // found by it in a store. Empty: none.
   std::string id_prefix;
-  // What it begins with; null: nothing was seen yet.
+  // The initial content; null: the session begins empty.
   std::shared_ptr<const SessionImage> initial;
 };
 
-// What a session that is loaded again has in addition to its image.
+// The properties of a stored session that is loaded, in addition to its image.
 struct StoredSession {
   std::string id;
   SessionOptions options;  // without `initial`
   std::chrono::system_clock::time_point created, last_used;
 };
 
-// A call that the process did not live to end.
+// A call that was interrupted by the end of its process.
 struct InterruptedCall {
   std::string call_id;
   std::int64_t start_position = 0;   // tokens before it
@@ -66,7 +65,7 @@ struct SessionInfo {
   std::string model;
   const Transformer* transformer = nullptr;  // to find the model by; not to be used
   std::string adapter;                       // empty: none
-  std::int64_t num_tokens = 0;               // pending one included; of a busy one, by now
+  std::int64_t num_tokens = 0;               // with the pending one; of a busy one, so far
   std::int64_t oldest_position = 0;          // the lowest it can go back to
   std::string digest;                        // of its history, hexadecimal
   bool has_pending = false;
@@ -77,13 +76,13 @@ struct SessionInfo {
   Durability durability = Durability::kNone;
   bool in_memory = true;  // else it is in the store alone, until a call needs it
   std::optional<InterruptedCall> interrupted;
-  // That its last tokens were computed with (empty: this machine's), and those before
+  // The numerics of its last tokens (empty: this machine's), and of those before
   // numerics_changed_at (empty: not known); 0: there are none such.
   std::string numerics;
   std::string numerics_text;  // of either, for people
   std::string numerics_before;
   std::int64_t numerics_changed_at = 0;
-  std::chrono::system_clock::time_point expires;  // of a durable one: when unused until then
+  std::chrono::system_clock::time_point expires;  // of a durable one, if unused until then
   std::chrono::system_clock::time_point created;
   std::chrono::system_clock::time_point last_used;
 };

@@ -28,7 +28,7 @@ std::size_t Checkpoints::least_missed(std::int64_t num_tokens) const {
     const std::int64_t before = i == 0 ? 0 : states_[i - 1]->next_position();
     const std::int64_t after =
         i + 1 == states_.size() ? num_tokens : states_[i + 1]->next_position();
-    // Without it there is a gap; how long, against how far one has to go back to feel it.
+    // The length of the gap without it, relative to the distance from which one goes back to it.
     const double loss =
         static_cast<double>(after - before) / static_cast<double>(num_tokens - before);
     if (loss >= least_loss) continue;
@@ -44,7 +44,7 @@ void Checkpoints::take(const SequenceState& sequence) {
   {
     MutexLock lock(mutex_);
     if (!states_.empty() && states_.back()->next_position() >= sequence.next_position()) return;
-    if (states_.size() == policy_.keep) {  // before there is a new one: it was admitted for so many
+    if (states_.size() == policy_.keep) {  // before the new one is made: `keep` were admitted
       const auto least =
           states_.begin() + static_cast<std::ptrdiff_t>(least_missed(sequence.next_position()));
       gone = std::move(*least);
@@ -114,7 +114,7 @@ NearestState::NearestState(const SessionRecord& record, const SequenceState* own
     sequence_ = kept.get();
     kept_ = std::move(kept);
   }
-  // Rather than a copy.
+  // The session's own state is preferred to a copy.
   if (own != nullptr && (is_nearer(own->next_position()) || own->next_position() == num_tokens_)) {
     num_tokens_ = own->next_position();
     sequence_ = own;
@@ -154,7 +154,7 @@ std::size_t NearestState::saved_bytes() const {
 void remember_tail(SequenceState& sequence, const SessionHistory& history) {
   std::string& tail = sequence.generated_tail;
   const std::string now = history.tail_at(sequence.next_position());
-  // In place, and what was longer zeroed: nothing of it shows in the memory's next owner.
+  // Overwritten in place, and a longer tail zeroed: nothing of it remains in freed memory.
   tail.resize(tail.capacity());
   zero_memory(std::span(tail));
   tail.reserve(std::max(tail.size(), now.size()));

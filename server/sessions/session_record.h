@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionRecord: what the store keeps of a session, or of a one-shot call.
+// SessionRecord: the store's record of a session, or of a one-shot call.
 #pragma once
 
 #include <chrono>
@@ -23,15 +23,15 @@
 
 namespace lintel {
 
-// Checkpoints: states of a session on its way, to go back to.
+// Checkpoints: earlier states of a session, to go back to.
 
-// At most `keep` states, which sessions with the same past share. Where there would be more, the
-// one whose loss costs least is dropped: going back d tokens means reading about d again.
-// Thread-safe; states are copied and freed without its mutex.
+// At most `keep` states, which sessions with the same past share. If there would be more, the one
+// whose loss costs least is dropped: going back d tokens means reading about d again. Thread-safe;
+// states are copied and freed without its mutex.
 class Checkpoints {
  public:
   struct Policy {
-    std::int64_t every = 0;  // a state every so many tokens; 0: only where it is asked for
+    std::int64_t every = 0;  // a state every so many tokens; 0: only on request
     std::size_t keep = 0;    // 0: none
   };
   using State = std::shared_ptr<const SequenceState>;
@@ -39,25 +39,25 @@ class Checkpoints {
   explicit Checkpoints(const Policy& policy);
 
   const Policy& policy() const { return policy_; }
-  // Whether a sequence that has so many tokens by now is to be kept.
+  // True if a state with so many tokens is to be kept.
   bool is_due(std::int64_t num_tokens) const EXCLUDES(mutex_) {
     return policy_.keep > 0 && policy_.every > 0 && num_tokens >= next_due();
   }
-  // Keeps a copy, unless there is one of as many tokens. May throw std::bad_alloc.
+  // Keeps a copy, unless there is one with as many tokens. May throw std::bad_alloc.
   void take(const SequenceState& sequence) EXCLUDES(mutex_);
 
   // The latest with at most `position` tokens; null: none.
   State before(std::int64_t position) const EXCLUDES(mutex_);
-  // The least tokens of one that has at least `base`.
+  // The tokens of the earliest state that has at least `base`.
   std::optional<std::int64_t> oldest(std::int64_t base) const EXCLUDES(mutex_);
-  // Those with at most `position` tokens, and at least `base`.
+  // Keeps only the states with at least `base` and at most `position` tokens.
   void cut(std::int64_t base, std::int64_t position) EXCLUDES(mutex_);
-  // Takes those of another that have at most `position` tokens. REQUIRES: empty.
+  // Shares the states of another that have at most `position` tokens. REQUIRES: empty.
   void share(const Checkpoints& other, std::int64_t position) EXCLUDES(mutex_);
 
  private:
   std::int64_t next_due() const EXCLUDES(mutex_);
-  // Which goes when one with num_tokens comes.
+  // The index of the state to drop for a new one with num_tokens.
   std::size_t least_missed(std::int64_t num_tokens) const REQUIRES(mutex_);
 
   const Policy policy_;
@@ -67,12 +67,11 @@ class Checkpoints {
 
 struct OwnersSessions;  // session_manager.h
 
-// Guarded by the store's mutex, but for `sequence`, `of_call` and `keeper`, which belong to the
-// lease while there is one, `history` and `checkpoints`, which guard themselves, and what never
-// changes.
+// Guarded by the store's mutex, except `sequence`, `of_call` and `keeper`, which belong to the
+// lease while there is one, `history` and `checkpoints`, which guard themselves, and constants.
 //
-// The history is the session; the sequence holds its first tokens, all of them but after a rewind,
-// in a fork, or where a call ended while it read the others again.
+// The history is the session; the sequence holds its first tokens: all of them except after a
+// rewind, in a fork, or if a call ended while it read the others again.
 struct SessionRecord {
   SessionRecord(SessionMemory::Reservation admitted, SessionOptions wanted)
       : reservation(std::move(admitted)),
@@ -80,11 +79,11 @@ struct SessionRecord {
         checkpoints({options.checkpoint_every, options.checkpoint_keep}) {}
 
   const SessionMemory::Reservation reservation;       // first: until the state is zeroed and freed
-  std::optional<SessionMemory::Reservation> of_call;  // what the call holds in addition
+  std::optional<SessionMemory::Reservation> of_call;  // additional memory of the call
   std::string id;                                     // empty: one-shot
   std::string model_name;
   const SessionOptions options;  // `initial`: only where tokens before the history's base are in it
-  // Before the sequences, which refer to them.
+  // Declared before the sequences, which refer to them.
   std::shared_ptr<const Transformer> model;
   SharedAdapter adapter;  // null: none
   std::optional<SequenceState> sequence;
@@ -92,62 +91,62 @@ struct SessionRecord {
   Checkpoints checkpoints;
   std::int64_t max_tokens = 0;
 
-  // Its node in the store's order of last use, or while it is leased the only one in `aside`: it
-  // changes places without asking for memory.
+  // The node in the store's order of last use, or while the session is leased the only one in
+  // `aside`: it is moved without allocating memory.
   std::list<SessionRecord*> aside{this};
   std::list<SessionRecord*>::iterator node = aside.begin();
-  // The same of its owner's order.
+  // The node in its owner's order.
   OwnersSessions* of_owner = nullptr;  // while it is in the map
   std::list<SessionRecord*> owner_aside{this};
   std::list<SessionRecord*>::iterator owner_node = owner_aside.begin();
 
-  std::shared_ptr<LeaseKeeper> keeper;  // who takes the lease when it ends; null: the store
+  std::shared_ptr<LeaseKeeper> keeper;  // receives the lease when it ends; null: the store
 
-  int pins = 0;  // while there are any it is not evicted
+  int pins = 0;  // not evicted while there are any
   bool busy = false;
   bool stored = false;               // all of it is in a store, too, whenever it is idle
   bool discarded = false;            // by its lease
   bool unloaded = false;             // its model went while it was busy
   bool removed = false;              // a client deleted it while it was busy
-  std::int64_t state_tokens = 0;     // of the sequence, as of the last time the session was idle
+  std::int64_t state_tokens = 0;     // of the sequence when the session was last idle
   std::int64_t tokens_at_lease = 0;  // the same when its lease began
-  std::int64_t foreign_tokens = 0;   // its first tokens, of options.numerics
+  std::int64_t foreign_tokens = 0;   // the number of first tokens with options.numerics
   TimePoint last_used;
   std::chrono::system_clock::time_point created_at;
   std::chrono::system_clock::time_point last_used_at;
 };
 
-// NearestState: where a session's state can be taken up again on the way to a position.
+// NearestState: the state from which a session continues to a position.
 
-// The state with the most tokens of those at hand that have no more than a position wants: the
-// session's own, one that was kept, the one it began with, or an empty one. Refers to the record,
-// whose lease or history keeps it from going.
+// The state with the most tokens, but no more than a position, of those in memory: the session's
+// own, a checkpoint, the one it began with, or an empty one. Refers to the record, which its lease
+// or history keeps alive.
 class NearestState {
  public:
-  // own: the session's sequence, where it may be read; else null. base: first token of the history.
+  // own: the session's sequence if it may be read, else null. base: first token of the history.
   NearestState(const SessionRecord& record, const SequenceState* own, std::int64_t base,
                std::int64_t position);
 
-  // Whether there is one from which the history leads to the position.
+  // True if there is a state from which the history leads to the position.
   explicit operator bool() const { return num_tokens_ >= 0; }
   std::int64_t num_tokens() const { return num_tokens_; }
   bool is_empty() const { return num_tokens_ == 0; }
   bool is(const SequenceState& sequence) const { return sequence_ == &sequence; }
   SequenceState copy() const;
-  // Appends it as SequenceState::save writes it. REQUIRES: not empty.
+  // Appends the state as SequenceState::save writes it. REQUIRES: not empty.
   void save(std::vector<std::byte>& to) const;
-  std::size_t saved_bytes() const;  // that save() appends
+  std::size_t saved_bytes() const;  // appended by save()
   // The same with full pages in `pages`, as SequenceState::save_pages.
   void save_pages(std::vector<std::byte>& to, std::vector<PageRun>& pages) const;
 
  private:
   const SessionRecord& record_;
   std::int64_t num_tokens_ = -1;
-  const SequenceState* sequence_ = nullptr;  // null: empty, or what the session began with
+  const SequenceState* sequence_ = nullptr;  // null: empty, or the initial state
   Checkpoints::State kept_;
 };
 
-// A sequence whose tokens were cut has the tail of those that are left.
+// Sets the tail of a sequence whose tokens were cut, from the remaining ones.
 void remember_tail(SequenceState& sequence, const SessionHistory& history);
 
 }  // namespace lintel

@@ -34,7 +34,7 @@ std::uint32_t width_of(std::span<const std::int32_t> tokens) {
   return largest <= UINT16_MAX ? 2 : 4;
 }
 
-// Returns where the next one goes.
+// Writes a number; returns the place of the next one.
 std::byte* put_number(std::uint64_t value, std::size_t width, std::byte* to) {
   for (std::size_t i = 0; i < width; ++i) *to++ = static_cast<std::byte>(value >> (8 * i));
   return to;
@@ -254,16 +254,17 @@ void check_snapshot_bytes(const SnapshotPreamble& preamble, std::uint64_t found)
                                                          std::to_string(preamble.total_bytes()));
 }
 
-// The fields of a snapshot's header, in their order: one list for who writes and who reads them.
+// The fields of a snapshot's header, in their order: one list for writing and reading.
 
 // Ranges of the header's numbers, and of its texts.
 inline constexpr std::int64_t kMostSnapshotPosition = std::int64_t{1} << 62;
 inline constexpr std::size_t kMostSnapshotTextBytes = 4096;
 inline constexpr std::int64_t kMostSnapshotMillis = std::int64_t{1} << 53;
 
-// All but the sections. `each` has, with a key and what it is of: text(), digest(), number() with
-// the range, and number_unless_0() and text_unless_empty() for what is left out where it is 0 or
-// empty; each reads into the field, or writes what is there. What was read bounds what follows.
+// Visits all fields except the sections. `each` has functions of a key and a field: text(),
+// digest(), number() with the range, and number_unless_0() and text_unless_empty() for fields that
+// are left out if they are 0 or empty; each reads the field or writes it. Values read bound later
+// ones.
 template <typename Each>
 void each_header_field(Each& each, SnapshotHeader& header) {
   SnapshotOf& of = header.of;
@@ -299,17 +300,17 @@ void each_header_field(Each& each, SnapshotHeader& header) {
 // The header of a snapshot as this program writes it: read without a parser of JSON, which would
 // take longer than all the rest of a restored session.
 
-// Nothing where one byte is other than write_snapshot_header() writes it, or a number beyond its
-// range: read_snapshot_header() then says why, or takes it all the same. What sizes and positions
-// have to do with each other is not looked at.
+// The header; nothing if a byte differs from what write_snapshot_header() writes, or a number is
+// out of its range: read_snapshot_header() then gives the reason, or accepts it all the same. Does
+// not check sizes and positions against each other.
 std::optional<SnapshotHeader> read_plain_header(std::string_view text, std::uint64_t body_bytes);
 
-// Digests as the header has them; nothing for other text.
+// The digest of hexadecimal text in a header; nothing for other text.
 std::optional<Digest> digest_from_hex(std::string_view hex);
 
 namespace {
 
-// Stands for itself between the quotes of JSON.
+// True if the character needs no escape in a string of JSON.
 bool stands_for_itself(char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; }
 
 class HeaderWriter {
@@ -464,7 +465,7 @@ std::optional<SnapshotHeader> read_plain_header(std::string_view text, std::uint
   }
   if (!from.ok || header.value_bytes == 3) return std::nullopt;
   header.layout = snapshot_layout(sizes);
-  // Offsets, spaces, and how numbers are written: all is said once more by writing it.
+  // Writing the header again checks offsets, spaces and the form of numbers.
   const bool is_plain =
       header.layout.body_bytes == body_bytes && write_snapshot_header(header) == text;
   return is_plain ? std::optional(std::move(header)) : std::nullopt;
@@ -498,7 +499,7 @@ Digest digest_field(Fields& fields, const char* key) {
   return *digest;
 }
 
-// What each_header_field() asks, of parsed JSON.
+// Reads the fields of each_header_field() from parsed JSON.
 struct JsonFields {
   void text(const char* key, std::string& value) { value = text_field(fields, key); }
   void text_unless_empty(const char* key, std::string& value) {
@@ -535,7 +536,7 @@ SnapshotLayout read_sections(Fields& fields, std::uint64_t body_bytes) {
     sizes[i] = static_cast<std::uint64_t>(section.integer("bytes", 0, most));
     section.finish();
   }
-  // Each at most the body, which is at most what came: the sum does not overflow.
+  // Each size is at most the body's, which was received: the sum does not overflow.
   const SnapshotLayout layout = snapshot_layout(sizes);
   for (std::size_t i = 0; i < offsets.size(); ++i) {
     if (offsets[i] == layout.sections[i].offset) continue;
@@ -549,7 +550,7 @@ SnapshotLayout read_sections(Fields& fields, std::uint64_t body_bytes) {
   return layout;
 }
 
-// What sizes and positions have to have to do with each other.
+// Checks sizes and positions against each other.
 void check_lengths(const Fields& fields, const SnapshotHeader& header) {
   const SessionImage& image = header.of.image;
   const auto bytes_of = [&](std::size_t i) { return header.layout.sections[i].bytes; };
@@ -576,7 +577,7 @@ void check_lengths(const Fields& fields, const SnapshotHeader& header) {
     }
     return;
   }
-  // What the state lacks is read from the tokens.
+  // Tokens that the state lacks are read from the snapshot's.
   const std::int64_t lowest = tokens == span ? image.base : image.position;
   if (image.state_position < lowest) {
     fields.fail("state_position", std::to_string(image.state_position),
@@ -616,7 +617,7 @@ namespace {
 
 // More than any preamble and header, so that these are taken whole.
 constexpr std::size_t kLeastCapacity = 4096;
-// A snapshot of up to so many bytes may lie about them.
+// Memory for snapshots of up to this size is allocated at once, unverified.
 constexpr std::uint64_t kAtOnce = 1 << 20;
 
 }  // namespace
@@ -659,8 +660,8 @@ std::optional<std::uint64_t> SnapshotReader::total_bytes() const {
   return preamble_ ? std::optional(preamble_->total_bytes()) : std::nullopt;
 }
 
-// What says that it is small at once, else by doubling and never beyond what is to come; what is
-// outgrown is zeroed.
+// Small snapshots get their whole memory at once, others double it, never beyond the announced
+// size; outgrown memory is zeroed.
 void SnapshotReader::grow(std::size_t needed) {
   if (needed <= bytes_.capacity()) return;
   std::size_t capacity = std::max({needed, 2 * bytes_.capacity(), kLeastCapacity});

@@ -19,13 +19,13 @@
 
 namespace lintel {
 
-// SnapshotError: why bytes are no snapshot of a session.
+// SnapshotError: the reason why bytes are not a snapshot of a session.
 
 class SnapshotError : public std::runtime_error {
  public:
   enum class Kind {
-    kDamaged,  // fewer or more bytes than it says, or others: it was one once
-    kInvalid,  // whole, but one of its fields cannot be
+    kDamaged,  // bytes are missing, extra or changed
+    kInvalid,  // complete, but a field is not valid
   };
 
   // what() begins with "snapshot: " and names the field.
@@ -38,7 +38,7 @@ class SnapshotError : public std::runtime_error {
   Kind kind_;
 };
 
-// SnapshotLayout: where the sections of a snapshot lie in its body.
+// SnapshotLayout: the places of a snapshot's sections in its body.
 
 inline constexpr std::size_t kSnapshotAlignment = 64;  // of sections, header and body
 
@@ -49,8 +49,8 @@ constexpr std::uint64_t snapshot_padded(std::uint64_t bytes) {
 inline constexpr std::array kSnapshotSections = {"state", "values", "marks"};  // in this order
 inline constexpr std::size_t kSnapshotMarkBytes = 16;  // position, source, seven zeros
 
-// One after the other, each at the next boundary: nothing is left to choose, so that nothing can
-// overlap.
+// Sections one after the other, each at the next boundary: their places follow from their sizes, so
+// they cannot overlap.
 struct SnapshotLayout {
   struct Section {
     std::uint64_t offset = 0;  // in the body
@@ -71,16 +71,16 @@ constexpr SnapshotLayout snapshot_layout(
   return layout;
 }
 
-// What a session was computed by.
+// The model and the machine that computed a session.
 struct SnapshotAbout {
   std::string model_fingerprint;  // Transformer::fingerprint
-  std::string attention;          // that ran, as Model.attention
+  std::string attention;          // the kind in use, as Model.attention
   std::string weight_type;
   std::string kv_type;   // of KV caches; empty: the model has none
-  std::string numerics;  // that its last tokens were computed with; equal ones continue bit for bit
+  std::string numerics;  // of its last tokens; equal ones continue bit for bit
   std::string numerics_text;
-  std::int64_t numerics_changed_at = 0;  // tokens before it were with others; 0: there are none
-  std::string lintel_version;            // that wrote it
+  std::int64_t numerics_changed_at = 0;  // tokens before it were computed with others; 0: none
+  std::string lintel_version;            // of the writer
   std::chrono::system_clock::time_point made;  // to the millisecond
 };
 
@@ -90,22 +90,22 @@ struct SnapshotOf : SnapshotAbout {
 
 inline constexpr std::size_t kMostSnapshotHeaderBytes = 64 << 10;
 
-// REQUIRES: the image is one that read_snapshot() takes. The caller zeroes the bytes when they are
-// done with: they are what the session held.
+// The bytes of a snapshot. REQUIRES: read_snapshot() would accept the image. The caller zeroes the
+// bytes after their use: they are the content of the session.
 std::vector<std::byte> write_snapshot(const SnapshotOf& snapshot);
 
-// The same in two steps, for a state that is not copied to become part of it.
+// The same in two steps, so that the state is written in place and not copied.
 class SnapshotDraft {
  public:
-  // `image`: without its state, which will have so many bytes.
+  // `image`: without its state, which will have state_bytes.
   SnapshotDraft(const SnapshotAbout& about, const SessionImage& image, std::size_t state_bytes);
-  ~SnapshotDraft();  // zeroes what was not finished
+  ~SnapshotDraft();  // zeroes an unfinished draft
   SnapshotDraft(const SnapshotDraft&) = delete;
   SnapshotDraft& operator=(const SnapshotDraft&) = delete;
 
-  // The state is to be appended to this, which has room for it.
+  // The buffer to append the state to; it has room for it.
   std::vector<std::byte>& bytes() { return bytes_; }
-  // `image`: the same as before. The draft is of no more use.
+  // `image`: the same as before. The draft cannot be used afterwards.
   std::vector<std::byte> finish(const SessionImage& image);
 
  private:
@@ -115,9 +115,9 @@ class SnapshotDraft {
   SnapshotLayout layout_;
 };
 
-// Of all bytes of one, which may be a stranger's. Throws SnapshotError. What it returns is
-// consistent: lengths, order and ranges of everything but the state, which SequenceState::load
-// looks at, and the tokens, of which the caller knows the vocabulary. Takes memory by
+// Reads all bytes of a snapshot, which may be hostile. Throws SnapshotError. The result is
+// consistent: lengths, order and ranges of everything except the state, which SequenceState::load
+// checks, and the tokens, whose vocabulary the caller knows. Takes memory in proportion to
 // bytes.size().
 SnapshotOf read_snapshot(std::span<const std::byte> bytes);
 // The same, but the state stays in `bytes`: SessionImage::state_elsewhere.
@@ -132,62 +132,64 @@ inline constexpr std::uint32_t kSnapshotVersion = 1;
 struct SnapshotPreamble {
   std::uint32_t version = kSnapshotVersion;
   std::uint32_t header_bytes = 0;
-  std::uint64_t body_bytes = 0;  // of the sections, with what lies between them
+  std::uint64_t body_bytes = 0;  // of the sections, with padding
   Digest checksum;               // of header and body
 
   std::array<std::byte, kSnapshotPreambleBytes> encode() const;
-  // Nothing where the bytes are no preamble at all; another version is the caller's to refuse.
+  // Nothing if the bytes are not a preamble. The caller has to refuse other versions.
   static std::optional<SnapshotPreamble> decode(
       std::span<const std::byte, kSnapshotPreambleBytes> bytes);
 
-  // Of the whole snapshot. REQUIRES: read_snapshot_preamble took it, so that nothing overflows.
+  // Bytes of the whole snapshot. REQUIRES: read_snapshot_preamble() accepted it, so that nothing
+  // overflows.
   std::uint64_t total_bytes() const { return kSnapshotPreambleBytes + header_bytes + body_bytes; }
 };
 
-// The first bytes of what comes, at least as many. Throws SnapshotError for fewer, for what is no
-// snapshot, for another version, and for sizes that no snapshot has.
+// Reads the preamble at the start of `bytes`. Throws SnapshotError if they are too few or not a
+// snapshot, and for another version and for sizes that no snapshot has.
 SnapshotPreamble read_snapshot_preamble(std::span<const std::byte> bytes);
-// Throws SnapshotError where it has not as many bytes as it says.
+// Throws SnapshotError if `found` is not the number of bytes in the preamble.
 void check_snapshot_bytes(const SnapshotPreamble& preamble, std::uint64_t found);
 
-// The header of a snapshot: JSON, so that a person can read what a file is of.
+// The header of a snapshot: JSON, so that people can read what a file contains.
 
 struct SnapshotHeader {
-  SnapshotOf of;                  // all but tokens, marks and state
-  std::uint32_t value_bytes = 1;  // of one: 1, 2 or 4
+  SnapshotOf of;                  // without tokens, marks and state
+  std::uint32_t value_bytes = 1;  // bytes of a token: 1, 2 or 4
   SnapshotLayout layout;
 };
 
-// Padded with spaces to a boundary.
+// The header as JSON, padded with spaces to a boundary.
 std::string write_snapshot_header(const SnapshotHeader& header);
 
-// Throws SnapshotError naming the key: for keys that are unknown, missing or there twice, for
-// types, lengths and ranges, and for sections that do not lie as they have to in a body of so many
-// bytes.
+// Reads a header. Throws SnapshotError naming the key: for unknown, missing or repeated keys, for
+// types, lengths and ranges, and for sections that are not in their places in a body of body_bytes.
 SnapshotHeader read_snapshot_header(std::string_view text, std::uint64_t body_bytes);
 
-// SnapshotReader: a snapshot that comes in pieces.
+// SnapshotReader: a snapshot that is received in pieces.
 
-// Gathers pieces, which may be a stranger's. What is wrong with the preamble, or more bytes than
-// are allowed or said, is refused with the piece that shows it. Holds at most twice what came, and
-// zeroes it. One thread at a time.
+// Gathers pieces, which may be hostile. A faulty preamble, or more bytes than are allowed or
+// announced, are refused with the piece that shows it. Holds at most twice the bytes received, and
+// zeroes them. Used by one thread at a time.
 class SnapshotReader {
  public:
-  // most_bytes: of the whole snapshot; what its session may take, with kMostSnapshotHeaderBytes.
+  // most_bytes: bound of the whole snapshot: the memory its session may take, and
+  // kMostSnapshotHeaderBytes.
   explicit SnapshotReader(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
   ~SnapshotReader();
   SnapshotReader(const SnapshotReader&) = delete;
   SnapshotReader& operator=(const SnapshotReader&) = delete;
 
-  // Throws SnapshotError; the reader is of no more use then.
+  // Adds a piece. Throws SnapshotError; the reader cannot be used then.
   void add(std::span<const std::byte> piece);
-  // Once all pieces were added. As view_snapshot: the state stays here, as long as this lives.
+  // The snapshot, as by view_snapshot(), after all pieces were added: the state remains in the
+  // reader, which outlives the result.
   SnapshotOf view() const;
-  // The same, as read_snapshot; zeroes the bytes.
+  // The snapshot, as by read_snapshot(); zeroes the bytes.
   SnapshotOf finish();
 
-  std::uint64_t bytes() const { return bytes_.size(); }  // that came
-  // Of the snapshot; nothing before its preamble came.
+  std::uint64_t bytes() const { return bytes_.size(); }  // received so far
+  // Bytes of the whole snapshot; nothing before its preamble was received.
   std::optional<std::uint64_t> total_bytes() const;
 
  private:
