@@ -12,9 +12,9 @@
 namespace lintel {
 namespace {
 
-constexpr std::uint8_t kVersion = 1;  // of each of them
-// Of last calls where one ended inside a token: older servers, which would repeat all of it, refuse
-// this one.
+constexpr std::uint8_t kVersion = 1;  // of each record
+// The version of last calls of which one ended inside a token: older servers, which would repeat
+// all of it, refuse this version.
 constexpr std::uint8_t kVersionWithCuts = 2;
 
 std::string text_of(RecordWriter& to) {
@@ -26,7 +26,7 @@ RecordReader reader_of(const std::string& bytes) {
   return RecordReader(std::as_bytes(std::span(bytes)));
 }
 
-// Distances, and the source in the two lowest bits of each.
+// Writes marks as distances, with the source in the two lowest bits of each.
 void put_marks(RecordWriter& to, const std::vector<HistoryMark>& marks) {
   to.varint(marks.size());
   std::int64_t last = 0;
@@ -126,7 +126,7 @@ std::optional<StoredMarks> decode_marks(const std::string& bytes) {
   marks.adapter_fingerprint = from.text();
   marks.base_digest = from.digest();
   marks.marks = get_marks(from);
-  if (!from.all_read()) {  // else of a store from before they were recorded
+  if (!from.all_read()) {  // else the store is older than this field
     marks.numerics = from.text();
     marks.numerics_changed_at = static_cast<std::int64_t>(from.varint());
   }
@@ -248,7 +248,7 @@ std::vector<HistoryMark> marks_from(std::int64_t base, std::vector<HistoryMark> 
 
 void append_marks(const StoredCall& call, std::int64_t base, std::int64_t position,
                   std::vector<HistoryMark>& marks) {
-  if (call.start >= position) return;  // a match that begins there is marked already
+  if (call.start >= position) return;  // a match that begins here is marked already
   bool first = true;
   for (const HistoryMark& mark : call.marks) {
     if (mark.position >= position) return;
@@ -269,7 +269,7 @@ std::vector<HistoryMark> marks_of(const std::vector<HistoryMark>& stored, std::i
                                   const SessionHistory& history, std::int64_t position) {
   const std::int64_t from = std::max(base, history.base());
   std::vector<HistoryMark> marks;
-  bool stands_there = false;  // a mark where the history's begin, which always begin with one
+  bool stands_there = false;  // a mark at the beginning of the history's marks
   for (const HistoryMark& mark : stored) {
     if (mark.position < from) marks.push_back(mark);
     stands_there |= mark.position == from;

@@ -95,14 +95,14 @@ void PendingReleases::give_back(SessionStorage& storage) {
 
 namespace {
 
-// How often INPUT and CALL calls are looked at, for whether they have enough tokens.
+// The interval at which INPUT and CALL calls are checked for enough tokens.
 constexpr Duration kLook = std::chrono::milliseconds(50);
 
-// A commit on its way, and whose writes it holds.
+// A commit in progress, and the calls whose writes it has.
 struct CallBatch {
   WriteBatch batch;
   std::vector<std::pair<std::shared_ptr<PersistentRequest>, std::size_t>>
-      calls;  // and how many each
+      calls;  // and the number of writes of each
 };
 
 }  // namespace
@@ -174,7 +174,7 @@ void CallWriter::write(const Calls& calls, bool all_tokens) {
   const auto done = [on_its_way](std::span<const SessionError> outcomes) {
     std::size_t first = 0;
     for (const auto& [call, count] : on_its_way->calls) {
-      // What was written already is done where it is collected again.
+      // Writes that are collected again although they stand already succeed.
       const bool is_told = survives(ServerThread::kCallWriter, [&, &call = call, &count = count] {
         call->written(outcomes.subspan(first, count));
       });
@@ -189,7 +189,7 @@ void CallWriter::write(const Calls& calls, bool all_tokens) {
 }
 
 void CallWriter::hand_over() {
-  hands_over_ = true;  // first: a call that is submitted meanwhile is met by one of both
+  hands_over_ = true;  // first: a call that is submitted meanwhile is seen by one of both
   Calls calls;
   {
     MutexLock lock(mutex_);
@@ -252,7 +252,7 @@ void CallWriter::write_until_closed() {
           calls, Durability::kToken, [](const auto& call) { return call->durability(); }));
       const bool all_tokens = began - tokens_written >= gather_time(streams);
       if (all_tokens) tokens_written = began;
-      has_tokens_ = !all_tokens;  // those that are left wait for the next interval
+      has_tokens_ = !all_tokens;  // the others wait for the next interval
       write(calls, all_tokens);
     });
     MutexLock lock(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallWriter: the thread that writes down what calls on durable sessions read and draw.
+// CallWriter: the thread that stores the tokens of calls on durable sessions.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace lintel {
 
-// WriteBatch: writes with their bodies, and how a storage's answers are waited for.
+// WriteBatch: writes with their bodies, committed together.
 
 // Used by one thread.
 class WriteBatch {
@@ -28,11 +28,11 @@ class WriteBatch {
   void add(SessionStorage::Write write, StorageBytes body);
   bool empty() const { return writes_.empty(); }
   std::size_t size() const { return writes_.size(); }
-  // Only the first `size` writes stay.
+  // Keeps only the first `size` writes.
   void cut(std::size_t size);
-  // `this` lives until `done` was called. Once.
+  // Commits the writes, once. `this` lives until `done` was called.
   void commit(SessionStorage& storage, SessionStorage::Done done);
-  // Waits. The first outcome that is not kDone, if there is one.
+  // Waits. Returns the first outcome that is not kNone, if there is one.
   SessionError commit_and_wait(SessionStorage& storage);
 
  private:
@@ -40,9 +40,9 @@ class WriteBatch {
   std::deque<StorageBytes> bodies_;
 };
 
-// What a storage's outcome means to who asked for the session.
+// The refusal for a caller that corresponds to a storage's outcome.
 SessionRefusal refusal_of(SessionError outcome);
-// The same; of one that is held, by whom and for how long.
+// The same; for a held session with the holder and the time.
 SessionRefusal refusal_of(const SessionStorage::Opened& opened);
 
 // PendingReleases: claims on sessions whose release failed.
@@ -51,11 +51,11 @@ SessionRefusal refusal_of(const SessionStorage::Opened& opened);
 class PendingReleases {
  public:
   void add(std::string id, Owner owner, const SessionStorage::Claim& claim);
-  // Gives one back that nothing was written under, without waiting; what fails is one of these. The
-  // storage may answer when this is gone: then the lease ends it.
+  // Releases a claim that nothing was written under, without waiting; if that fails, it is added.
+  // The storage may answer after the object is gone: then the lease ends the claim.
   void give_back(SessionStorage& storage, const SessionStorage::Row& row,
                  const SessionStorage::Claim& claim);
-  // Waits. Tries again to give them back.
+  // Waits. Tries again to release all claims.
   void give_back(SessionStorage& storage);
 
  private:
@@ -80,18 +80,18 @@ class PendingReleases {
 
 class PersistentRequest;
 
-// Many calls' tokens in one commit. A call's tokens are in its session's history already, so
+// Writes the tokens of many calls in one commit. They are in the sessions' histories already, so
 // workers do nothing for this.
 //
 // Thread-safe.
 class CallWriter {
  public:
   struct Options {
-    Duration interval{};                          // tokens of several TOKEN calls gather so long
-    Duration lazy_interval{};                     // of INPUT calls so often, or
-    std::int64_t lazy_tokens = 0;                 // once they are so many
+    Duration interval{};                          // to gather tokens of several TOKEN calls
+    Duration lazy_interval{};                     // between writes of an INPUT call, or
+    std::int64_t lazy_tokens = 0;                 // when it has so many new tokens
     Duration patience = std::chrono::seconds(1);  // with a store that is full or away
-    ParkPolicy park{};                            // when states are stored
+    ParkPolicy park{};                            // the rule for storing states
     std::chrono::seconds expire_after{};
     bool has_thread = true;  // else write() is called by its owner
   };
@@ -102,25 +102,25 @@ class CallWriter {
   // Ends the calls that are left. REQUIRES: none runs.
   ~CallWriter();
 
-  // The call's beginning is queued when it returns; that of a TOKEN call goes with its first
+  // Adds a call. Its beginning is queued on return; that of a TOKEN call is written with its first
   // tokens, or after the interval.
   void add(std::shared_ptr<PersistentRequest> call) EXCLUDES(mutex_);
-  // A call has something to write, or to write again.
+  // Wakes the thread for a call that has something to write, perhaps again.
   void wake() EXCLUDES(mutex_);
-  // The client of a TOKEN call waits for its tokens to be durable. Those of one such call are
-  // written at once, those of several every `interval`, and of more than 16 up to four times as
-  // seldom, for a record costs as much as the token in it; but the first ones of a call always with
-  // the next `interval`. Asked in every step; takes the lock only for the first request since the
-  // last write.
+  // Wakes the thread for a TOKEN call, whose client waits for its tokens to be durable. Tokens of a
+  // single such call are written at once, those of several every `interval`, and of more than 16 up
+  // to four times as seldom, for a record costs as much as the token in it; but the first ones of a
+  // call always with the next `interval`. Called in every step; takes the lock only for the first
+  // request since the last write.
   void wake_for_tokens() EXCLUDES(mutex_);
-  // Every call that can be repeated, and each that comes later, ends after its step: see
+  // Ends every call that can be repeated, now and later, after its step: see
   // PersistentRequest::hand_over.
   void hand_over() EXCLUDES(mutex_);
   bool hands_over() const { return hands_over_.load(); }
-  // The call is over. It uses the writer no more: this may be the last one that the writer waits
-  // for to be destroyed.
+  // Removes a call that is over and no longer uses the writer: it may be the last one that the
+  // writer's destructor waits for.
   void remove(const PersistentRequest& call) EXCLUDES(mutex_);
-  // What is due is queued when it returns.
+  // Queues all writes that are due.
   void write() EXCLUDES(mutex_);
 
   SessionStorage& storage() const { return storage_; }
@@ -135,9 +135,9 @@ class CallWriter {
 
   void write_until_closed() EXCLUDES(mutex_);
   void write(const Calls& calls, bool all_tokens);
-  // For how long tokens of so many calls gather.
+  // The time to gather tokens of so many calls.
   Duration gather_time(std::size_t streams) const;
-  // Returns when something may be due. `began`: when it was written last.
+  // Waits until something may be due. `began`: the time of the last write.
   void wait(TimePoint began, std::size_t streams) REQUIRES(mutex_);
 
   SessionStorage& storage_;
@@ -153,7 +153,7 @@ class CallWriter {
   std::atomic<bool> hands_over_{false};
   std::atomic<bool> has_tokens_{false};
   bool closing_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: uses the members above
 };
 
 }  // namespace lintel

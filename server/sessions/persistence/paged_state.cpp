@@ -15,10 +15,10 @@ using StateRef = SessionStorage::StateRef;
 // Pages of many short turns are stored together again once there are so many runs of them: a row
 // names each, and a load reads each.
 constexpr std::size_t kMostRuns = 192;
-// Of one run: what is read of a storage is not trusted.
+// The bound of one run: data read from a storage is not trusted.
 constexpr std::uint32_t kMostBlocks = 1U << 24;
 
-// The runs that a state needs, which adjoin from 0 to its `first`; nothing where one is missing.
+// The runs that a state needs, adjacent from 0 to its `first`; nothing if one is missing.
 bool pages_of(const StoredStates& states, const StateRef& state, std::vector<StateRef>& runs) {
   std::int64_t end = 0;
   for (const StateRef& ref : states) {
@@ -51,7 +51,7 @@ void write_run(const PageRun& run, std::byte* to) {
   }
 }
 
-// False: these bytes are no run.
+// Reads a run; false if these bytes are not one.
 bool read_run(std::span<const std::byte> bytes, PageRun& run) {
   std::uint32_t count = 0;
   if (bytes.size() < sizeof(count)) return false;
@@ -117,7 +117,7 @@ void add_states(StoredStates& states, const StoredStates& put, std::int64_t star
       const std::int64_t after = whole[i + 1].position;
       if (whole[i].position <= start && start < after) continue;
       const std::int64_t before = i == 0 ? 0 : whole[i - 1].position;
-      // Without it there is a gap; how long, against how far one has to go back to feel it.
+      // The length of the gap without it, relative to the distance from which one goes back to it.
       const double loss =
           static_cast<double>(after - before) / static_cast<double>(last.position - before);
       if (loss >= least_loss) continue;

@@ -20,7 +20,7 @@
 namespace lintel {
 namespace {
 
-// Where the tokens of a call come from, at all positions it may reach.
+// The sources of a call's tokens, at all positions it may reach.
 std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_tokens,
                                        const std::vector<GivenToken>& given) {
   std::vector<HistoryMark> marks;
@@ -62,7 +62,7 @@ PersistentRequest::PersistentRequest(CallWriter& writer, SharedModel model,
 PersistentRequest::~PersistentRequest() {
   MutexLock lock(mutex_);
   if ((!has_claim_ && claim_lease_ == nullptr) || is_over()) return;
-  // It was refused for something else, or the writer never had it, for want of memory.
+  // It was refused for another reason, or the writer never had it, for lack of memory.
   catch_exceptions(
       [&]() REQUIRES(mutex_) { writer_.lost_claims().give_back(writer_.storage(), row_, claim_); },
       [] {});
@@ -77,7 +77,7 @@ SessionRefusal PersistentRequest::begin(const SessionLease& lease, const Generat
            .start = call_.start,
            .seed = request.seed,
            .marks = marks_of_call(call_.start, prompt_tokens, request.given)};
-  checkpoint_.bytes.reserve(checkpoint_bytes(request));  // rather than in a step
+  checkpoint_.bytes.reserve(checkpoint_bytes(request));  // here and not in a step
   std::string id, owner;
   {
     MutexLock lock(mutex_);
@@ -98,7 +98,7 @@ SessionRefusal PersistentRequest::begin(const SessionLease& lease, const Generat
     if (opened.outcome != SessionError::kNone) return refusal_of(opened);
     MutexLock lock(mutex_);
     has_claim_ = opened.row == row_;
-    if (!has_claim_) {  // it was changed since it was looked at
+    if (!has_claim_) {  // it has changed since it was read
       writer_.lost_claims().give_back(writer_.storage(), opened.row, opened.claim);
       return {SessionError::kStale};
     }
@@ -160,7 +160,7 @@ void PersistentRequest::fail_past_lease() {
 }
 
 bool PersistentRequest::on_token(const TokenEvent& event) {
-  bool is_mine = false;  // to tell, at once
+  bool is_mine = false;  // to be delivered at once
   {
     MutexLock lock(mutex_);
     shown_end_ = event.position + 1;
@@ -205,7 +205,7 @@ void PersistentRequest::on_sample_finish(const SampleResult& result) {
   MutexLock lock(mutex_);
   result_ = result;
   result_->numerics_changed = numerics_changed_;
-  // Of the whole call, not of this run alone.
+  // Tokens are counted for the whole call, not only for this run.
   result_->reused_tokens = call_.start;
   const std::int64_t past = std::min(run_start_, first_drawn_) - call_.start;
   const std::int64_t skipped = std::min(
@@ -248,7 +248,7 @@ void PersistentRequest::keep(SessionLease lease) noexcept {
       if (state_ == State::kOpening) move_to(State::kDraining);  // it was never submitted
       lease_ = std::move(lease);
     } else {
-      // It never began. Where it was to be run again, its tokens are in the storage alone by now.
+      // It never began. The tokens of a call to be repeated are only in the storage now.
       if (lease.history()->position() < row_.position) lease.discard();
       gone = std::move(lease);
     }
@@ -283,7 +283,7 @@ void PersistentRequest::deliver() {
         return;
       }
     }
-    // Where the sink has no memory for them its call ends, as the scheduler's own would.
+    // A call whose sink has no memory for its tokens ends, as in the scheduler.
     const bool is_told = catch_exceptions(
         [&] {
           for (HeldToken& held : batch) deliver(held.event());
@@ -306,7 +306,7 @@ bool PersistentRequest::deliver(const TokenEvent& event) {
 
 void PersistentRequest::hand_over() {
   MutexLock lock(mutex_);
-  // One without a name cannot be repeated: it continues while it may.
+  // A call without an id cannot be repeated: it continues while it may.
   if (is_handed_over_ || terms_.id.empty() || state_ != State::kRunning || failure_) return;
   is_handed_over_ = true;
   model_->scheduler->cancel(handle_);
@@ -326,7 +326,7 @@ void PersistentRequest::deliver_end() {
   {
     MutexLock lock(mutex_);
     outcome = client_outcome();
-    // A call that continues elsewhere has not ended.
+    // A call that continues elsewhere has no result here.
     if (!failure_ && outcome != RequestOutcome::kMoved) result = std::move(result_);
     model_.reset();
   }
@@ -345,7 +345,7 @@ bool PersistentRequest::is_urgent() const {
   return !is_over() && ((level_ == Durability::kToken && !is_begun_) || lease_ || failing_since_);
 }
 
-// PersistentRequest, the states that are stored of it: at its end, and on its way where it is long.
+// PersistentRequest: storing states, at its end, and during it if it is long.
 
 void PersistentRequest::put_state(SessionLease& lease) {
   const SessionHistory::Extent extent = history_->extent();
@@ -377,7 +377,7 @@ void PersistentRequest::put_state(SessionLease& lease) {
 }
 
 StoredStates PersistentRequest::states_with_own_pages() const {
-  // Tokens that were read again on another machine have made other pages.
+  // Pages of tokens that were read again on another machine differ.
   return numerics_changed_ ? StoredStates() : row_.states;
 }
 
@@ -390,7 +390,7 @@ std::size_t PersistentRequest::checkpoint_bytes(const GenerationRequest& request
 }
 
 std::int64_t PersistentRequest::next_checkpoint() const {
-  // A state that grows otherwise than in pages would be written over and over again.
+  // A state that does not grow in pages would be written as a whole each time.
   if (!draws_ || !model_->transformer->appends_state()) {
     return std::numeric_limits<std::int64_t>::max();
   }
@@ -460,15 +460,15 @@ StoredStates PersistentRequest::put_checkpoint(const SessionStorage::SessionId& 
   return put;
 }
 
-// PersistentRequest, what it writes to the storage.
+// PersistentRequest: its writes to the storage.
 
 namespace {
 
 using Kind = SessionStorage::Write::Kind;
 
-// As a request ends with it.
+// The outcome of a request for an error of the storage.
 RequestOutcome outcome_of(SessionError error) {
-  // The session is gone, or an older one: another process had it.
+  // The session is gone or older than expected: another process had it.
   if (error == SessionError::kRolledBack || error == SessionError::kNotFound) {
     return SessionError::kFenced;
   }
@@ -516,8 +516,8 @@ SessionStorage::Write PersistentRequest::next_write(Kind kind) const {
 }
 
 void PersistentRequest::collect_begin(WriteBatch& batch) {
-  // Nothing of a TOKEN call is seen before a token is durable, so that its beginning waits for the
-  // first ones and goes with them; but no longer than they would wait for others.
+  // A TOKEN call shows nothing before a token is durable, so its beginning is written with the
+  // first ones; but it waits no longer than they would wait for others.
   const bool waits_for_tokens = level_ == Durability::kToken;
   const bool has_tokens = history_->position() > row_.position;
   if (waits_for_tokens && !has_tokens &&
@@ -568,9 +568,9 @@ void PersistentRequest::add_tokens(const SessionHistory::Extent& extent, WriteBa
 }
 
 void PersistentRequest::collect_end(WriteBatch& batch) {
-  SessionLease* lease = nullptr;  // exclusive, while its end is being written
+  SessionLease* lease = nullptr;  // exclusive while its end is written
   bool stores = false;
-  StoredStates all, needed;  // one of `needed`, for tokens to be let go of
+  StoredStates all, needed;  // one of `needed` has to exist to release tokens
   {
     MutexLock lock(mutex_);
     lease = &lease_;
@@ -588,7 +588,7 @@ void PersistentRequest::collect_end(WriteBatch& batch) {
   MutexLock lock(mutex_);
   if (stores) return add_end(batch, has_state);
   const bool is_short = !failure_ && !lease->discarded() && !was_open_;
-  // A call that was over when it was run again is over.
+  // A repeated call that had ended before is over.
   batch.add(next_write(is_short ? Kind::kEnd : Kind::kRelease), {});
   lease->discard();
   writing_ = Writing::kRelease;
@@ -619,7 +619,7 @@ StoredStates PersistentRequest::states_of_tokens() const {
 void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   const SessionHistory::Extent extent = history_->extent();
   // The next server asks for the session at once: nothing here may claim it again, as storing its
-  // state before the process ends would.
+  // state at the end of the process would.
   if (outcome_ && client_outcome() == RequestOutcome::kMoved) lease_.discard();
   // A call that continues elsewhere has not ended, and no other call may come in between.
   const bool goes_on_elsewhere = outcome_ && draws_ && level_ != Durability::kCall &&
@@ -637,7 +637,7 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   if (!end_state_.empty()) {
     StoredStates states = row_.states;
     add_states(states, end_state_, call_.start);
-    // For tokens that memory has let go of a state stands.
+    // A state replaces tokens that memory has dropped.
     if (extent.base > marks.oldest(row_)) {
       marks.bases.push_back({extent.base, *history_->digest_at(extent.base)});
       std::erase_if(states, [&](const auto& state) {
@@ -651,11 +651,11 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
     return batch.add(write, {});
   }
   const std::vector<LastCall> calls = last_calls(extent.position);
-  // A state may have been dropped to make room: without one the tokens are what leads on.
+  // A state may have been dropped to make room: without one the tokens are needed.
   const std::int64_t base =
       !end_state_.empty() || has_state ? release_tokens(calls, row_.base, marks) : row_.base;
   if (base > row_.base) change.base = base;
-  if (extent.base > call_.start) {  // memory has let go of its first tokens
+  if (extent.base > call_.start) {  // memory has dropped its first tokens
     std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });
     append_marks(call_, row_.base, extent.base, marks.marks);
   }
@@ -694,7 +694,7 @@ void PersistentRequest::written(std::span<const SessionError> outcomes) {
       outcomes, [](SessionError outcome) { return outcome != SessionError::kNone; });
   const bool is_done = refused == outcomes.end();
   SessionLease over;
-  std::optional<State> last;  // which it reaches now
+  std::optional<State> last;  // the state that it reaches now
   bool ends = false;
   {
     MutexLock lock(mutex_);
@@ -717,12 +717,12 @@ void PersistentRequest::written(std::span<const SessionError> outcomes) {
     writing_states_.reset();
     if (was == Writing::kRelease) last = State::kReleased;
     if (was == Writing::kEnd && is_done) last = State::kCommitted;
-    // Over, nothing is collected of it any more.
+    // Nothing more is collected of a call that is over.
     if (!last) writing_ = Writing::kNothing;
     ends = is_ending();
     if (last) over = std::move(lease_);
   }
-  over = SessionLease();  // the session is returned before its client hears of the end
+  over = SessionLease();  // the session is released before its client receives the end
   if (last) {
     MutexLock lock(mutex_);
     move_to(*last);

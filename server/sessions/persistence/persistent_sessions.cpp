@@ -125,7 +125,7 @@ std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const
   const bool is_gone = found.outcome == SessionError::kNotFound ||
                        (found.outcome == SessionError::kNone && has_expired(found.row));
   if (is_gone && !(info && info->busy)) {   // a call that runs keeps it
-    if (info) sessions_.remove(id, owner);  // a copy of nothing
+    if (info) sessions_.remove(id, owner);  // a copy of a removed session
     return std::nullopt;
   }
   if (found.outcome != SessionError::kNone) return info;
@@ -206,24 +206,23 @@ SessionError PersistentSessions::commit_and_release(WriteBatch& batch, const std
   return outcome;
 }
 
-// PersistentSessions: what a call is to a session, and what there was before it.
+// PersistentSessions: opening calls, new, repeated and past.
 
 namespace {
 
-// Whether something else is asked for than the call was about that has this name.
+// True if the terms differ from the call with their id.
 bool differs(const IdempotencyKey& terms, const Digest& request, std::uint64_t seed) {
   return terms.request != request || (terms.seed && *terms.seed != seed);
 }
 
-// Position of its first token after the prompt.
+// The position of its first token after the prompt.
 std::int64_t first_new_of(const StoredCall& call) {
   const auto behind = std::ranges::find_if(
       call.marks, [](const HistoryMark& mark) { return mark.source != TokenSource::kPrompt; });
   return behind == call.marks.end() ? call.start : behind->position;
 }
 
-// The first of the tokens [start, end) that a repeat needs: one to deliver again, or one from
-// `least` on.
+// The first of the tokens [start, end) that a repeat needs: to deliver again, or from `least` on.
 std::int64_t needed_from(const IdempotencyKey& terms, std::int64_t start, std::int64_t first_new,
                          std::int64_t least, std::int64_t end) {
   const std::int64_t shown = std::max(terms.from_position, terms.echo_prompt ? start : first_new);
@@ -241,7 +240,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
       SessionManager::LeaseResult again = load_and_lease(id, owner);
       if (again.refusal) return again.refusal;
       lease = std::move(again.lease);
-      // With another version of the model, or once more loaded: the call can be repeated on that.
+      // The model was replaced or reloaded: a repeat of the call runs with the new one.
       if (&lease.transformer() != model->transformer.get()) return {SessionError::kStoreAway};
     }
     const SessionRefusal refusal = try_open_call(lease, model, terms, opened);
@@ -253,7 +252,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
 SessionRefusal PersistentSessions::try_open_call(SessionLease& lease, const SharedModel& model,
                                                  const IdempotencyKey& terms, OpenedCall& opened) {
   const std::string& id = lease.session_id();
-  // Most calls are new to a session that stands where it did.
+  // Most calls are new, and the session is at its last position.
   SessionStorage::Opened found =
       terms.expected_position
           ? storage_.find(id, lease.owner())
@@ -293,14 +292,14 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
         terms, start, draws);
     lease.keep_with(opened.call);
   };
-  // Where the last of a call's tokens may have stopped it, or what they are the beginning of, that
-  // is to be found once more.
+  // The first token of a possible stop at the end of the call, or of the beginning of one, which a
+  // repeat has to find again.
   const std::optional<StoredCall>& open = stored.call;
   const std::int64_t position = stored.row.position;
   const std::int64_t stops_from = lease.history()->first_of_match(position);
   if (open && !terms.id.empty() && open->id == terms.id) {
     if (differs(terms, open->request, open->seed)) return {SessionError::kCallDiffers};
-    // What its client has seen may be more than what is stored, and would come out otherwise here.
+    // Its client may have seen tokens that are not stored, and that would differ here.
     if (stored.row.durability != Durability::kToken && open->numerics != model->numerics().hex) {
       return {SessionError::kNumericsChanged, 0, 0, open->start, position};
     }
@@ -331,7 +330,7 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
     if (terms.expected_position && *terms.expected_position != position) {
       return {SessionError::kPositionMismatch, 0, 0, -1, position, *terms.expected_position};
     }
-    // Its client has tokens of it, and others have come since: it was forgotten, and is not new.
+    // The client has tokens of the call, and others came later: it was forgotten, and is not new.
     if (terms.from_position > 0 && terms.from_position < position) {
       return {SessionError::kPositionMismatch, 0, 0, -1, position, terms.from_position};
     }
@@ -342,14 +341,14 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
   const bool is_last = known + 1 == calls->end() && known->end == position;
   if (is_last && (!known->finished || terms.log2_probs)) {
     begin(known->start, /*draws=*/!known->finished);
-    // One that was cut off has met no stop; what may be the beginning of one is in text alone.
+    // A call that was cut off has met no stop; only text may have the beginning of one.
     const bool has_text = model->transformer->tokenizer() != nullptr;
     const std::int64_t from = known->finished || has_text ? stops_from : position;
     const std::int64_t at = needed_from(terms, known->start, first_new_of(*known), from, position);
     const SessionRefusal refusal =
         replay(lease, stored.row, known->start, at, known->result.seed, opened);
     if (refusal.error != SessionError::kOutOfRange) return refusal;
-    // No state leads there any more: it is replayed from the store, but not run.
+    // No state leads there any more: the call is replayed from the store, not run.
     lease.keep_with(nullptr);
     opened = {};
   }
@@ -387,7 +386,7 @@ SessionRefusal PersistentSessions::replay(SessionLease& lease, const SessionStor
 SessionRefusal PersistentSessions::rewind(SessionLease& lease, const SessionStorage::Row& row,
                                           std::int64_t position,
                                           const std::optional<Digest>& expected) {
-  // The session's own state, where it is one of those, is nearer than what was stored before it.
+  // The session's own state, if it is one of those, is nearer than states stored before it.
   const std::int64_t own = lease.sequence().next_position();
   const std::int64_t least = std::max(lease.history()->base(), own <= position ? own + 1 : 1);
   const PagedState saved = read_state(row, least, position);
@@ -400,7 +399,7 @@ SessionError PersistentSessions::read_past(const ReplayedResponse& past, std::in
                                            std::span<std::int32_t> tokens) {
   const SessionError read = storage_.read_tokens(past.session(), first, tokens);
   if (read != SessionError::kNone) return read;
-  // They are that call's where it is there still: what takes back a call's tokens forgets the call.
+  // The tokens are the call's if it is still known: a rewind over a call's tokens forgets the call.
   const SessionStorage::Opened found = storage_.find(past.session(), past.owner());
   if (found.outcome != SessionError::kNone) return found.outcome;
   const auto calls = decode_last_calls(found.row.last_calls);
@@ -410,13 +409,13 @@ SessionError PersistentSessions::read_past(const ReplayedResponse& past, std::in
   return is_there ? SessionError::kNone : SessionError::kNotFound;
 }
 
-// PersistentSessions: what is written of sessions that no call runs in.
+// PersistentSessions: writes to sessions without a running call.
 
 namespace {
 
 using Kind = SessionStorage::Write::Kind;
 
-// Whether one is stored that is left where the session goes back to `position`.
+// True if a state is stored that remains after a rewind to `position`.
 bool keeps_state(const SessionStorage::Row& row, std::int64_t position) {
   return std::ranges::any_of(row.states, [&](const SessionStorage::StateRef& state) {
     return !state.is_pages && state.position <= position;
@@ -433,7 +432,7 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   if (!info) return sessions_.absence(id, owner);
   const SharedModel model = models_.find(info->model, info->transformer);
   if (model == nullptr) return {SessionError::kUnloaded};
-  // A state of few tokens is made of them as soon as it is read.
+  // Computing a state of few tokens takes no longer than reading it.
   const bool with_state =
       options_.park.pays(*model->transformer, info->num_tokens - 1, /*leaves_memory=*/false);
   SessionManager::ImageResult made = sessions_.image(id, owner, std::nullopt, /*with_history=*/true,
@@ -473,7 +472,7 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
     saved.bytes = std::move(image.state);
     saved.pages = std::move(image.pages);
     const bool has_state = store_state(id, owner, saved);
-    // Where the history begins after its first token the state is no cache.
+    // The state is required if the history begins after its first token.
     if (!has_state && image.base > 0) {
       remove_row(id, owner);
       return {SessionError::kStoreFull};
@@ -655,7 +654,7 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t posi
   StoredStates states;
   if (!refusal && row.base > 0 && !keeps_state(row, now.position)) {
     states = put_state(lease, {});
-    if (states.empty()) {  // as it was: without one nothing would lead there
+    if (states.empty()) {  // unchanged: no state would lead to the position
       lease.discard();
       write.after = row.digest;
       write.kind = Kind::kRelease;
@@ -690,11 +689,11 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t posi
   batch.add(write, {});
   const SessionError outcome = commit_and_release(batch, row.id, row.owner, opened.claim);
   if (outcome == SessionError::kNone) return refusal;
-  lease.discard();  // the storage is the truth
+  lease.discard();  // the storage is authoritative
   return refusal_of(outcome);
 }
 
-// PersistentSessions: how sessions come back into memory.
+// PersistentSessions: loading sessions into memory.
 
 SessionRefusal PersistentSessions::read_row(const std::string& id, const Owner& owner,
                                             FoundSession& stored) {
@@ -748,14 +747,14 @@ SessionManager::LeaseResult PersistentSessions::load_and_lease(const std::string
   SessionManager::LeaseResult result;
   result.refusal = until_current([&]() -> SessionRefusal {
     SessionManager::LoadResult loaded;
-    // One in memory is taken as it is: open_call() sees whether it is stale, or has expired.
+    // A session in memory is used as it is: open_call() checks if it is stale, or has expired.
     if (const auto info = sessions_.get(id, owner); !info || info->busy) {
       loaded = load_current(id, owner);
       if (loaded.refusal) return loaded.refusal;
     }
     SessionManager::LeaseResult leased = sessions_.lease(id, owner);
     result.lease = std::move(leased.lease);
-    // It was evicted, or another thread has dropped a copy that was stale.
+    // It was evicted, or another thread has dropped a stale copy.
     const bool has_gone = leased.refusal.error == SessionError::kNotFound;
     return has_gone ? SessionRefusal{SessionError::kStale} : busy_or_away(leased.refusal);
   });
@@ -808,7 +807,7 @@ SessionManager::LoadResult PersistentSessions::restore(const std::string& id, co
   const bool may_have_changed =
       storage_.is_shared() && (error == SessionError::kDamaged || error == SessionError::kNotFound);
   if (may_have_changed) {
-    // Damaged is a row that does not fit although no other server has written it.
+    // A row that does not fit is damaged, unless another server has written it meanwhile.
     const SessionStorage::Opened now = storage_.find(id, owner);
     if (now.outcome == SessionError::kNone && now.row.digest != stored.row.digest) {
       return {.pin = {}, .refusal = {SessionError::kStale}};
@@ -852,7 +851,7 @@ SessionManager::LoadResult PersistentSessions::restore_row(const std::string& id
     }
     zero(image);
   } catch (const ModelError& error) {
-    // Of a storage that is shared another server may have written meanwhile.
+    // Another server may have written to a shared storage meanwhile.
     spdlog::log(storage_.is_shared() ? spdlog::level::warn : spdlog::level::err,
                 "a session in the store is damaged: {}", error.what());
     return refused({SessionError::kDamaged});
@@ -872,14 +871,14 @@ SessionRefusal PersistentSessions::read_image(const FoundSession& stored, Sessio
   image.digest = row.digest;
   image.base_digest =
       stored.marks.bases.empty() ? stored.marks.base_digest : stored.marks.bases.back().digest;
-  // A repeated call may restart where it began; open_call() decides.
+  // A repeated call may restart at its beginning; open_call() decides.
   const std::int64_t latest = stored.call ? stored.call->start : row.position;
   PagedState saved = read_state(row, image.base, latest);
   image.state_position = saved.position;
   image.state = std::move(saved.bytes);
   image.pages = std::move(saved.pages);
   if (image.state_position < image.base) {
-    // Without the tokens before its base the state after them is no cache.
+    // The state is required: the tokens before the base are gone.
     if (row.base > 0) return {SessionError::kDamaged};
     image.base = 0;
     image.base_digest = stored.marks.base_digest;
@@ -887,8 +886,8 @@ SessionRefusal PersistentSessions::read_image(const FoundSession& stored, Sessio
   image.marks = stored.marks.marks;
   if (stored.call) append_marks(*stored.call, row.base, row.position, image.marks);
   image.marks = marks_from(image.base, std::move(image.marks));
-  // A store on the network may say anything: no more than sessions may take in memory is made room
-  // for.
+  // A store on the network is not trusted: room is made for no more than sessions may take in
+  // memory.
   const std::int64_t count = row.position - image.base;
   const std::size_t most = sessions_.options().session_memory_bytes / sizeof(std::int32_t);
   if (count < 0 || static_cast<std::uint64_t>(count) > most) return {SessionError::kDamaged};

@@ -19,7 +19,7 @@ std::int64_t first_told(const LastCall& call, const IdempotencyKey& terms) {
   return std::max(terms.echo_prompt ? call.start : first_new_of(call), terms.from_position);
 }
 
-// What a store has not: it is a function of positions.
+// Adds the fields that follow from positions, which are not stored.
 LastCall in_window(LastCall call, std::int64_t window, bool scores) {
   SampleResult& result = call.result;
   const std::int64_t first = call.start + result.cached_tokens;
@@ -151,7 +151,7 @@ TokenSource ReplayedResponse::source_at(std::int64_t position) {
 }
 
 std::optional<Digest> ReplayedResponse::find_digest() {
-  // The last ones alone stay in memory.
+  // Only the last ones stay in memory.
   SessionHistory history(
       {.vocab_size = std::numeric_limits<int>::max(), .kept_tokens = kPieceTokens});
   if (base_.position > 0) history.begin_at(base_.position, base_.digest, "");

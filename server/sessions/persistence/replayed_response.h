@@ -19,9 +19,9 @@ namespace lintel {
 struct IdempotencyKey;
 class PersistentSessions;
 
-// Its tokens are read from the storage a piece at a time, on threads that may wait, as its sink has
-// room for them. The session is free meanwhile. Where it forgets the call (it is rewound or
-// removed) the rest is not delivered: kStoreAway.
+// Tokens are read from the storage a piece at a time, on threads that may wait, as the sink has
+// room for them. The session is free meanwhile. If it forgets the call (it is rewound or removed),
+// the rest is not delivered: kStoreAway.
 //
 // Thread-safe; the sink is called by one thread at a time. The caller of resume() and cancel()
 // holds it until the sink has received the end.
@@ -29,20 +29,20 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
  public:
   static constexpr std::int64_t kPieceTokens = 1024;
 
-  // `call` of a session as the storage has it, from terms.from_position on. digest: of the history
-  // at the call's end, if it is known. Null where the storage has not all of its tokens any more.
-  // `durable` outlives it.
+  // Replays `call` of a stored session, from terms.from_position on. digest: of the history at the
+  // call's end, if it is known. Null if the storage no longer has all of its tokens. `durable`
+  // outlives it.
   static std::shared_ptr<ReplayedResponse> of(PersistentSessions& durable,
                                               const SessionStorage::Row& row,
                                               const StoredMarks& marks, const LastCall& call,
                                               std::optional<Digest> digest,
                                               const IdempotencyKey& terms);
 
-  // Once: begins to tell it.
+  // Begins to deliver the response. Called once.
   void tell(std::shared_ptr<TokenSink> sink) EXCLUDES(mutex_);
-  // The sink has room again.
+  // Continues: the sink has room again.
   void resume() EXCLUDES(mutex_);
-  // Delivers nothing more but the end. May come before tell().
+  // Delivers only the end from now on. May be called before tell().
   void cancel() EXCLUDES(mutex_);
 
   const SessionStorage::SessionId& session() const { return session_; }
@@ -57,13 +57,13 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
                    const StoredMarks& marks, const LastCall& call, std::optional<Digest> digest,
                    const IdempotencyKey& terms);
 
-  // Has tell_on() run soon.
+  // Queues tell_on().
   void go_on() EXCLUDES(mutex_);
   void tell_on() EXCLUDES(mutex_);
   // Delivers the next tokens; nothing: there are more.
   std::optional<RequestOutcome> tell_piece();
   TokenSource source_at(std::int64_t position);
-  // Of the history at the call's end; nothing where it cannot be read.
+  // The digest of the history at the call's end; nothing if it cannot be read.
   std::optional<Digest> find_digest();
   void finish(RequestOutcome outcome) EXCLUDES(mutex_);
 
@@ -73,10 +73,10 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
   const LastCall call_;
   const SampleResult told_;  // of the call
   const std::int64_t first_, end_;
-  const HistoryBase base_;                // of what the storage has
+  const HistoryBase base_;                // of the stored tokens
   const std::vector<HistoryMark> marks_;  // from there on
 
-  // Of the delivering thread.
+  // Used by the delivering thread.
   std::optional<Digest> digest_;
   std::int64_t next_;
   std::size_t next_mark_ = 0;
@@ -84,7 +84,7 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
   bool has_room_ = true;
 
   Mutex mutex_;
-  std::shared_ptr<TokenSink> sink_ GUARDED_BY(mutex_);  // until it has heard the end
+  std::shared_ptr<TokenSink> sink_ GUARDED_BY(mutex_);  // until it has received the end
   bool is_telling_ GUARDED_BY(mutex_) = false;
   bool is_resumed_ GUARDED_BY(mutex_) = false;
   bool is_cancelled_ GUARDED_BY(mutex_) = false;

@@ -23,13 +23,13 @@ namespace {
 
 // Turns that wait to be idle; the longest idle one of more is stored at once.
 constexpr std::size_t kMostIdle = 4096;
-// States that left memory for others and wait to be written, which keeps them in memory.
+// Evicted states that wait to be written, which keeps them in memory.
 constexpr int kMostEvicted = 4;
 constexpr std::size_t kRowsAtOnce = 1024;
-// Of others, while this one runs.
+// The reading of other servers' keys.
 constexpr std::chrono::seconds kReadInterval{5};
 constexpr std::size_t kOthersAtOnce = 256;
-// By which servers' clocks may differ, and a row be late.
+// The time by which servers' clocks may differ, or a row be late.
 constexpr std::int64_t kLateMilliseconds = 60'000;
 constexpr std::size_t kTimeDigits = 12;
 constexpr std::chrono::minutes kForgetInterval{10};  // of keys that have expired
@@ -43,7 +43,7 @@ std::string first_id_at(std::int64_t milliseconds) {
   return kChatStateIdPrefix + ("t" + digits);
 }
 
-// 0: it has none.
+// The time in an id; 0: it has none.
 std::int64_t time_of_id(std::string_view id) {
   const std::string begin = kChatStateIdPrefix + std::string("t");
   if (!id.starts_with(begin) || id.size() < begin.size() + kTimeDigits) return 0;
@@ -106,7 +106,7 @@ StoredChatStates::PartKey StoredChatStates::part_of(const Reader& reader) {
 bool StoredChatStates::read_keys(std::string& after, std::size_t most) {
   const std::vector<SessionStorage::Row> rows =
       storage_.list_prefix(kChatStateIdPrefix, after, most);
-  if (rows.empty()) return false;  // also where it cannot be read: these are read later
+  if (rows.empty()) return false;  // also if it cannot be read: they are read later
   after = rows.back().id;
   MutexLock lock(mutex_);
   for (const SessionStorage::Row& row : rows) {
@@ -184,7 +184,7 @@ bool StoredChatStates::has_more(const Reader& reader,
                                 std::span<const std::int32_t> prompt) noexcept {
   return catch_exceptions(
       [&] {
-        // A prompt's last token is always read: what comes after it is what is asked for.
+        // A prompt's last token is always read, for the probabilities of the next one.
         const auto beginning = prompt.first(prompt.size() - 1);
         const std::vector<Found> found = find(part_of(reader), beginning);
         if (found.empty()) return false;
@@ -226,7 +226,7 @@ void StoredChatStates::restore(const Reader& reader,
     }
     return false;
   };
-  // What cannot be read is read as a prompt.
+  // Tokens whose state cannot be read are read as a prompt.
   catch_exceptions(restore_longest, [] { return false; });
 }
 
@@ -235,7 +235,7 @@ void StoredChatStates::note_turn(const Reader& reader, std::span<const std::int3
   if (!at_once && !options_.stores_all) return;
   catch_exceptions(
       [&] {
-        // The registry's pointer: the reader's goes with its call.
+        // The registry's pointer: the reader's ends with its call.
         const ServedModel& served = *reader.model;
         auto turn = std::make_shared<Turn>(
             Turn{.part = part_of(reader),
@@ -247,8 +247,8 @@ void StoredChatStates::note_turn(const Reader& reader, std::span<const std::int3
                  .ended = clock_.now()});
         {
           MutexLock lock(mutex_);
-          // The turn before it of the same conversation is no more idle than this one. From the
-          // end: conversations differ there, and often begin with the same tokens.
+          // The previous turn of the same conversation is no more idle than this one. Compared from
+          // the end: conversations differ there, and often begin with the same tokens.
           const auto before = std::ranges::find_if(idle_, [&](const Turn& other) {
             return other.part == turn->part && other.tokens.size() <= tokens.size() &&
                    std::ranges::equal(other.tokens | std::views::reverse,
@@ -331,7 +331,7 @@ void StoredChatStates::store(const Reader& reader, std::span<const std::int32_t>
   SharedStateReader bytes(state);
   sequence.load(bytes);
   if (!put(reader, tokens, sequence)) return;
-  // The turn before this one stays, for another answer or question.
+  // The previous turn is kept, for another answer or question.
   for (std::size_t i = 0; i + 1 < before.size(); ++i) {
     forget(part, before[i].tokens, before[i].id);
     sessions_.remove_row(before[i].id, reader.owner);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoredChatStates: states of conversations, beyond this process's memory.
+// StoredChatStates: states of conversations in session storage.
 #pragma once
 
 #include <atomic>
@@ -28,23 +28,23 @@ namespace lintel {
 // A client that sends its whole history each turn has no session. The state at the boundary of its
 // last turn is kept by the prefix cache; here it is written to session storage, too, as a session
 // of its own whose history is the prompt's tokens up to the boundary. Such a session has no call,
-// is not listed, and belongs to the same owner. Keys of all of them are in memory, so that a prompt
-// is looked up without asking the storage.
+// is not listed, and belongs to the same owner. The keys of all these sessions are in memory, so
+// that a prompt is looked up without the storage.
 //
-// A state is found by what it is a function of: the owner's own tokens, the weights, the adapter,
-// the type of KV caches and the numerics of the machine. So what continues from it has the same
-// bits. Of a conversation the last two turns are stored.
+// A state is found by its inputs: the owner's own tokens, the weights, the adapter, the type of KV
+// caches and the numerics of the machine. Sequences that continue from it have the same bits. The
+// last two turns of a conversation are stored.
 //
-// Of a storage that is shared, others' are read every few seconds: those stored since, for ids
+// The keys of other servers on a shared storage are read every few seconds: only new ones, as ids
 // begin with the time.
 //
-// Thread-safe. What is marked "waits" waits for a disk: by PersistentSessions::run().
+// Thread-safe. Functions marked "waits" wait for a disk: they run by PersistentSessions::run().
 class StoredChatStates {
  public:
   struct Options {
-    // Whether all turns are stored, not only those of calls that ask for it.
+    // True: all turns are stored, not only those of calls that ask for it.
     bool stores_all = false;
-    // A turn is stored so long after it ended, or before, when memory is needed.
+    // The time after the end of a turn until it is stored; earlier if memory is needed.
     std::chrono::seconds idle{60};
     std::chrono::seconds expire_after = std::chrono::hours(24);
   };
@@ -52,30 +52,31 @@ class StoredChatStates {
     std::uint64_t stored = 0, restored = 0;
     std::size_t keys = 0;
   };
-  // Whose conversation, with what it is computed.
+  // The owner of a conversation, and the model and adapter that compute it.
   struct Reader {
     SharedModel model;
     SharedAdapter adapter;  // null: none
     Owner owner;
   };
 
-  // All outlive it. Waits: reads the keys that the storage has.
+  // All arguments outlive it. Waits: reads the keys in the storage.
   //
   // `sessions` may be made only afterwards: their threads, which use the object, do not outlive it.
   StoredChatStates(SessionStorage& storage, PersistentSessions& sessions, PrefixCache& prefixes,
                    const ModelRegistry& models, const Clock& clock, const Options& options);
   ~StoredChatStates();
 
-  // A turn has ended whose boundary is after these tokens. at_once: its state is stored now; else
-  // by the options, when it has been idle.
+  // Notes the end of a turn whose boundary is after these tokens. at_once: its state is stored now;
+  // otherwise by the options, when it has been idle.
   void note_turn(const Reader& reader, std::span<const std::int32_t> tokens, bool at_once) noexcept;
-  // Whether a longer beginning of the prompt is stored than is in memory.
+  // True if a longer beginning of the prompt is stored than is in memory.
   bool has_more(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
-  // Waits. The longest beginning of the prompt that is stored is in the prefix cache when it
-  // returns, if it can be read.
+  // Waits. Restores the longest stored beginning of the prompt to the prefix cache, if it can be
+  // read.
   void restore(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
 
-  // Has the turns stored that have been idle long enough, and others' keys read. One thread's.
+  // Queues the storing of turns that have been idle long enough, and the reading of other servers'
+  // keys. Used by one thread.
   void look();
   // Waits. Before the process ends: stores the turns that wait to be idle, the last ones first, but
   // begins no more once `most` has passed. model: before it is unloaded, its turns alone.
@@ -85,7 +86,7 @@ class StoredChatStates {
   Stats stats() const;
 
  private:
-  // What a state depends on beside its tokens.
+  // A digest of the inputs of a state except its tokens.
   using PartKey = Digest;
   struct Stored {
     std::string id;
@@ -108,19 +109,19 @@ class StoredChatStates {
 
   static PartKey part_of(const Reader& reader);
   static PartKey part_of(const SessionStorage::Row& row, const std::string& adapter_fingerprint);
-  // Waits. Those of the rows after `after`, which moves on. Returns whether there may be more. By
-  // one thread at a time.
+  // Waits. Reads keys of the rows after `after`, and advances it. Returns true if there may be
+  // more. Used by one thread at a time.
   bool read_keys(std::string& after, std::size_t most) EXCLUDES(mutex_);
   void read_others() EXCLUDES(mutex_);
-  // Those that are stored, ascending by length.
+  // The stored beginnings of a prompt, ascending by length.
   std::vector<Found> find(const PartKey& part, std::span<const std::int32_t> prompt)
       EXCLUDES(mutex_);
   void forget(const PartKey& part, std::int64_t tokens, const std::string& id) EXCLUDES(mutex_);
   // Keys of states that have expired.
   void forget_expired() EXCLUDES(mutex_);
-  // Nothing: its model or adapter has gone.
+  // The reader of a turn; null: its model or adapter is gone.
   std::shared_ptr<const Reader> reader_of(const Turn& turn) const;
-  // Waits. The state is that of the prefix cache, if it is there.
+  // Waits. Stores the state of the prefix cache, if it is there.
   void store(const Turn& turn) noexcept;
   void store(const Reader& reader, std::span<const std::int32_t> tokens, const SavedState& state);
   void store_evicted(PrefixCache::EvictedTurn turn) noexcept;
@@ -138,14 +139,14 @@ class StoredChatStates {
   std::atomic<int> evicted_waiting_{0};
 
   mutable Mutex mutex_;
-  // By the number of tokens, then by their digest.
+  // Stored states by the number of tokens, then by their digest.
   using OfPart = std::map<std::int64_t, std::map<Digest, Stored>>;
   std::map<PartKey, OfPart> keys_ GUARDED_BY(mutex_);
   std::size_t num_keys_ GUARDED_BY(mutex_) = 0;
   std::deque<Turn> idle_ GUARDED_BY(mutex_);  // the longest idle first
-  TimePoint next_forget_, next_read_;         // of look() alone
+  TimePoint next_forget_, next_read_;         // used by look() only
   std::atomic<bool> is_reading_{false}, has_more_{false};
-  // Of the work that reads, one at a time.
+  // Used by the work that reads, one at a time.
   std::string read_until_;   // the last id
   std::int64_t newest_ = 0;  // of the ids, in milliseconds since 1970
 };
