@@ -60,7 +60,7 @@ SessionError MemoryDocuments::put(Document& document) {
     unfinished_[document.id] = {document.id, document.owner, document.runner};
   }
   while (bytes_ > most_bytes_ && !leaves_.empty()) drop(documents_.find(leaves_.begin()->second));
-  // Not before: it is not the one that goes.
+  // Added only now: a new document is not the one that is removed.
   if (stored.children == 0) leaves_.insert({document.expires, document.id});
   return SessionError::kNone;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DocumentStorage: what outlives a call, and the process, besides sessions: chains of documents.
+// DocumentStorage: chains of documents that, like sessions, outlive their calls and the process.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@
 
 namespace lintel {
 
-// One turn of a conversation, say, which continues another one. Several may continue the same.
+// An element of a chain, e.g. a turn of a conversation. Several documents may continue the same
+// one.
 struct Document {
   std::string id;      // 1 to 128 bytes; random digits, so that it cannot be guessed
   std::string owner;   // an identity's name
@@ -28,18 +29,18 @@ struct Document {
   std::int64_t version = 0;  // of its writes; 0: it is not stored yet
   bool is_hidden = false;    // removed, but others continue it
   std::chrono::system_clock::time_point expires;
-  // Of put(), not of find(): the process that is to store it once more; empty: none.
+  // Set for put(), not by find(): the process that will store a later version; empty: none.
   std::string runner;
 
   bool operator==(const Document&) const = default;
 };
 
-// What a document counts besides its body.
+// Bytes that a document counts in addition to its body.
 inline constexpr std::size_t kDocumentBytes = 512;
 
 // A document lives until it has expired and nothing continues it, so that a chain lives from its
-// last use. Thread-safe. Where waits() all but that wait for a disk or a network: never on a worker
-// or a gRPC thread.
+// last use. Thread-safe. If waits() is true, all other functions wait for a disk or a network:
+// never call them on a worker or a gRPC thread.
 class DocumentStorage {
  public:
   using Time = std::chrono::system_clock::time_point;
@@ -47,21 +48,23 @@ class DocumentStorage {
 
   virtual ~DocumentStorage() = default;
   virtual bool waits() const = 0;
-  // Whether other processes write to it, too.
+  // True if other processes write to it, too.
   virtual bool is_shared() const { return false; }
 
-  // Stores it over its version `document.version`, which is then the next one; a new one's parent
-  // lives as long. Durable when it returns kNone. kFenced: another version stands there, or none;
-  // kNotFound: a new one's parent is not there, or hidden; kOwnerOutOfMemory: a new one would take
-  // its owner's documents, those that are hidden and continued too, beyond their bytes; kStore...
+  // Stores a document over its version `document.version`, and increments that; the parent of a new
+  // one lives as long. Durable when it returns kNone. kFenced: the stored version differs, or there
+  // is none; kNotFound: the parent of a new one is missing or hidden; kOwnerOutOfMemory: a new one
+  // would take its owner's documents, including hidden ones that are continued, beyond their bytes;
+  // kStore...
   virtual SessionError put(Document& document) = 0;
-  // Hidden ones, too. keep_until: it lives so long at least, for it is to be continued. kNotFound
-  // also of another owner's; kDamaged, kStore...
+  // Finds a document, hidden or not. keep_until: it lives at least so long, as it will be
+  // continued. kNotFound also for another owner's; kDamaged, kStore...
   virtual SessionError find(const std::string& id, const std::string& owner,
                             std::optional<Time> keep_until, Document& found) = 0;
-  // Hides it at once; it goes when nothing continues it. kNotFound also of a hidden one.
+  // Hides a document at once; it is removed when nothing continues it. kNotFound also for a hidden
+  // one.
   virtual SessionError remove(const std::string& id, const std::string& owner) = 0;
-  // Removes what has expired, at most so many. Returns how many.
+  // Removes at most `most` expired documents. Returns how many.
   virtual std::size_t sweep(std::size_t most) = 0;
 
   // A document that was stored with a runner, and not without one since.
@@ -70,12 +73,13 @@ class DocumentStorage {
 
     bool operator==(const Unfinished&) const = default;
   };
-  // At most so many, others at the next call: a round of all. Some may be over, or gone: settle().
+  // At most `most` of them, the next ones at the next call, in rounds. Some may be finished, or
+  // gone: settle().
   virtual std::vector<Unfinished> unfinished(std::size_t most) = 0;
-  // It has no runner any more.
+  // Notes that a document has no runner any more.
   virtual void settle(const std::string& id) = 0;
 
-  // Whether it takes what is new; as SessionStorage::Health.
+  // The state of the storage; as SessionStorage::Health.
   struct Health {
     enum class State { kOk, kFull, kBroken } state = State::kOk;
     std::string why;  // in words, unless kOk
@@ -83,21 +87,21 @@ class DocumentStorage {
   };
   virtual Health health() const { return {}; }
 
-  // Bytes that are this storage's alone, made once.
+  // Random bytes of this storage, made once.
   virtual SessionError secret(Secret& secret) = 0;
 
-  // A process that writes documents, as others know it. note_alive() says that it is there; called
-  // every few seconds.
+  // Notes that a process that writes documents is alive, for others; called every few seconds.
   virtual void note_alive(const std::string& process) = 0;
-  // When a process was last known to be there; nothing: not within a day.
+  // The time when a process was last alive; nothing: not within a day.
   virtual std::optional<Time> last_seen(const std::string& process) = 0;
 };
 
-// In this process's memory, within bounds: beyond them the one goes that expires first and that
-// nothing continues.
+// Documents in this process's memory, within bounds: beyond them the document that expires first
+// and that nothing continues is removed.
 class MemoryDocuments : public DocumentStorage {
  public:
-  // most_bytes: of all; owner_bytes: of each owner's, 0: any number. `clock` outlives it.
+  // most_bytes: bound of all documents; owner_bytes: bound of each owner's, 0: none. `clock`
+  // outlives it.
   MemoryDocuments(std::size_t most_bytes, const Clock& clock, std::uint64_t owner_bytes = 0);
 
   bool waits() const override { return false; }
@@ -119,7 +123,7 @@ class MemoryDocuments : public DocumentStorage {
   };
   using Documents = std::map<std::string, Stored>;
 
-  // With hidden ones that only this one continued.
+  // Removes a document, and hidden ones that only this one continued.
   void drop(Documents::iterator at) REQUIRES(mutex_);
   void count(const Document& document, bool is_more) REQUIRES(mutex_);
 
@@ -129,11 +133,11 @@ class MemoryDocuments : public DocumentStorage {
   Secret secret_{};
   mutable Mutex mutex_;
   Documents documents_ GUARDED_BY(mutex_);
-  std::set<std::pair<Time, std::string>> leaves_ GUARDED_BY(mutex_);  // that nothing continues
+  std::set<std::pair<Time, std::string>> leaves_ GUARDED_BY(mutex_);  // not continued
   std::size_t bytes_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::size_t> bytes_of_ GUARDED_BY(mutex_);   // by owner
   std::map<std::string, Unfinished> unfinished_ GUARDED_BY(mutex_);  // by id
-  std::string listed_until_ GUARDED_BY(mutex_);                      // of them, in this round
+  std::string listed_until_ GUARDED_BY(mutex_);                      // in this round
   std::map<std::string, Time> processes_ GUARDED_BY(mutex_);
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MemoryStorage: a storage of this process's memory, for tests and for sessions that nothing
-// outlives.
+// MemoryStorage: a storage in this process's memory, for tests and for sessions that end with it.
 #pragma once
 
 #include <map>
@@ -18,7 +17,7 @@ namespace lintel {
 // Everything is done at once: `done` is called before commit() returns, on the calling thread.
 class MemoryStorage : public SessionStorage {
  public:
-  // `clock` outlives it, and says what has expired.
+  // `clock` outlives it, and determines what has expired.
   explicit MemoryStorage(const Clock& clock) : clock_(clock) {}
   ~MemoryStorage() override;
 
@@ -38,7 +37,7 @@ class MemoryStorage : public SessionStorage {
   std::size_t sweep(std::size_t most) override EXCLUDES(mutex_);
   Health health() const override EXCLUDES(mutex_);
 
-  // As after the death of the process that held sessions: none is held.
+  // Releases all claims, as after the end of the process that held sessions.
   void end_claims() EXCLUDES(mutex_);
 
  private:
@@ -50,7 +49,7 @@ class MemoryStorage : public SessionStorage {
   SessionError write(const Write& write) REQUIRES(mutex_);
   SessionError create(const Write& write) REQUIRES(mutex_);
   void let_go(const SessionId& id) REQUIRES(mutex_);
-  // States that no row names are zeroed and freed.
+  // Zeroes and frees states that no row names.
   void drop_states(const std::vector<StateRef>& before) REQUIRES(mutex_);
   void drop_state(std::uint64_t where) REQUIRES(mutex_);
 

@@ -23,10 +23,10 @@ namespace lintel {
 
 // SessionError: what became of something asked of a storage.
 
-// How long a claim is good for without word of the store. Thread-safe.
+// The time until which a claim is valid unless the store prolongs it. Thread-safe.
 class ClaimLease {
  public:
-  // Moves it on; never back.
+  // Advances the time; never moves it back.
   void prolong(TimePoint until) {
     auto now = until_.load();
     while (now < until && !until_.compare_exchange_weak(now, until)) {
@@ -38,8 +38,8 @@ class ClaimLease {
   std::atomic<TimePoint> until_{TimePoint::min()};
 };
 
-// The history of a session is the truth, its states are a cache of it: what is said to be written
-// of the former is there after a crash, of the latter it may be.
+// The history of a session is authoritative, its states are a cache of it: after a crash, a history
+// whose write was acknowledged is there, and a state may be.
 //
 // Thread-safe. commit() and renew() queue; the others may wait for a disk or a network: never from
 // a worker or a gRPC thread. Only a running call holds a session (a claim); an idle one has no
@@ -48,7 +48,7 @@ class SessionStorage {
  public:
   using SessionId = std::string;    // 1 to 128 bytes, never used again after kRemove
   using Owner = std::string;        // of an identity
-  using Fingerprint = std::string;  // hexadecimal; of a model with what else its states depend on
+  using Fingerprint = std::string;  // hexadecimal; of a model and the other inputs of its states
 
   // The right to write a session, from open() to kEnd, kRelease or kRemove.
   struct Claim {
@@ -58,11 +58,11 @@ class SessionStorage {
   };
 
   // A state that was put, or pages that states of the session share (paged_state.h). The checksum
-  // is that of the very bytes: a slot that holds anything else by now, be it of the same session at
-  // the same position, is refused.
+  // is that of the stored bytes: a slot that has other contents by now is refused, even if they are
+  // of the same session at the same position.
   struct StateRef {
-    std::int64_t position = 0;  // tokens of the state; of pages: where they end
-    std::int64_t first = 0;     // pages hold the tokens from here on; a state needs those before it
+    std::int64_t position = 0;  // tokens of the state; for pages: their end
+    std::int64_t first = 0;     // start of pages; a state needs pages of tokens before it
     bool is_pages = false;
     std::uint64_t where = 0;
     std::size_t bytes = 0;
@@ -70,7 +70,7 @@ class SessionStorage {
     bool operator==(const StateRef&) const = default;
   };
 
-  // All but tokens and states.
+  // A stored session except its tokens and the contents of states.
   struct Row {
     SessionId id;
     Owner owner;
@@ -90,13 +90,13 @@ class SessionStorage {
     SessionError outcome = SessionError::kNone;
     Row row{};
     Claim claim{};
-    std::string holder{};  // kHeld, and of find() where another process holds it: who it is
-    Duration held_for{};   // and for how long at most; 0: unknown
-    // By the steady clock: until when the claim is good. Null: until it is released.
+    std::string holder{};  // the holder: for kHeld, and find() of a session held elsewhere
+    Duration held_for{};   // its longest remaining time; 0: unknown
+    // The end of the claim by the steady clock. Null: valid until it is released.
     std::shared_ptr<const ClaimLease> lease{};
   };
 
-  // storage_records.h makes the bodies.
+  // A write to a session. storage_records.h makes the bodies.
   struct Write {
     enum class Kind : std::uint8_t {
       kCreate,   // body: NewSession. Needs no claim, gives none
@@ -110,14 +110,15 @@ class SessionStorage {
     } kind{};
     SessionId id;
     Claim claim{};
-    // Of the history before and after. A write whose `after` stands already is done (its answer was
-    // lost); one whose `before` does not stand is kRolledBack. Equal: of what is not history.
+    // Digests of the history before and after. A write whose `after` is stored already succeeds
+    // (its answer was lost); one whose `before` is not the stored one is kRolledBack. Equal: the
+    // write does not change the history.
     Digest before, after;
     std::int64_t position = 0;
     std::span<const std::byte> body{};  // lives until `done` was called
   };
-  // With an outcome for each write. By a thread of the storage, or from within the call that gave
-  // it; must not block, nor ask the storage for anything but commit().
+  // Receives an outcome for each write. Called by a thread of the storage, or within the call that
+  // it was passed to; must not block, nor call any function of the storage but commit().
   using Done = std::function<void(std::span<const SessionError>)>;
 
   struct Health {
@@ -127,66 +128,69 @@ class SessionStorage {
     std::uint64_t writes = 0;       // writes in them
     std::size_t queued_bytes = 0;   // waiting to be committed
     std::size_t journal_bytes = 0;  // not yet folded into rows
-    std::size_t sessions = 0;       // that are there
-    std::size_t quarantined = 0;    // sessions that damage was found in when the store was opened
+    std::size_t sessions = 0;       // in the storage
+    std::size_t quarantined = 0;    // damaged sessions that were found while the store was opened
     std::size_t interrupted = 0;    // calls in progress that were found then
     std::uint64_t states_lost = 0;  // refused when read: torn, foreign, missing
     std::uint64_t states_dropped = 0;  // to make room on a full disk
-    // Of a store that is shared with others:
+    // For a store that is shared with others:
     bool is_shared = false;
-    std::uint64_t claims = 0, claims_held = 0;  // granted; refused, for another had the session
-    std::uint64_t fenced = 0;       // writes refused, for another had taken the session over
-    std::uint64_t rolled_back = 0;  // sessions that the store had lost the last tokens of
-    std::uint64_t healed = 0;       // of those, written again by the call that had them
+    std::uint64_t claims = 0, claims_held = 0;  // granted; refused as the session was held
+    std::uint64_t fenced = 0;       // writes refused because another took the session over
+    std::uint64_t rolled_back = 0;  // sessions whose last tokens the store had lost
+    std::uint64_t healed = 0;       // of those, restored by the call that had them
     std::uint64_t reconnects = 0, redirects = 0;
-    std::uint64_t short_waits = 0;  // commits that too few replicas had in time
-    bool clocks_differ = false;     // too much to remove what has expired
+    std::uint64_t short_waits = 0;  // commits that reached too few replicas in time
+    bool clocks_differ = false;     // too much to remove expired sessions
   };
 
   virtual ~SessionStorage() = default;
 
-  // Whether other processes may write its sessions: what was of one in memory may be old.
+  // True if other processes may write its sessions, so that a copy in memory may be stale.
   virtual bool is_shared() const { return false; }
-  // Claims it. `have`: digest of a copy in memory; where it is current, row.states is left empty.
-  // kNotFound also where another owns it; kHeld; kCorrupt: quarantined, with what is known of it.
+  // Claims a session. `have`: digest of a copy in memory; if it is current, row.states is left
+  // empty. kNotFound also if another owner has it; kHeld; kDamaged: quarantined, with the known
+  // fields of its row.
   virtual Opened open(const SessionId& id, const Owner& owner, const Digest* have) = 0;
-  // As open(), for a call that is new to the session: where its history stands at `at`, and its row
-  // names no call `call` (empty: it has no name). Else, and where claims cost nothing, as find():
-  // without a claim, whose lease is null then. Spares a call on a shared store one of two ways
-  // there.
+  // As open(), for a new call: claims the session only if its history is at `at` and its row names
+  // no call `call` (empty: it has no name). Otherwise, and if claims cost nothing, as find():
+  // without a claim; the lease is null then. Saves a call on a shared store one of two round trips.
   virtual Opened open_at(const SessionId& id, const Owner& owner, const Digest& /*at*/,
                          const std::string& /*call*/) {
     return find(id, owner);
   }
-  // Its row, held or not; claims nothing.
+  // Reads a session's row, held or not; claims nothing.
   virtual Opened find(const SessionId& id, const Owner& owner) = 0;
-  // Each session's writes in order, each all or nothing. Done once all are durable or refused.
+  // Applies each session's writes in order, each completely or not at all. `done` is called once
+  // all are durable or refused.
   virtual void commit(std::vector<Write> writes, Done done) = 0;
-  // Tokens [first, first + tokens.size()); kNotFound where it has not all of them.
+  // Reads tokens [first, first + tokens.size()); kNotFound if some of them are missing.
   virtual SessionError read_tokens(const SessionId& id, std::int64_t first,
                                    std::span<std::int32_t> tokens) = 0;
-  // Fills in `where`, `bytes` and `checksum`; the rest of the reference is the caller's. Kept once
-  // a kState or kCreate names it; dropped when the claim on `id` is released and none has. kFull
-  // and kUnavailable cost time only: the session's tokens are there.
+  // Stores a state and sets `where`, `bytes` and `checksum` of the reference; the rest is the
+  // caller's. Kept once a kState or kCreate names it; dropped if the claim on `id` is released
+  // before. kStoreFull and kStoreAway cost time only: the session's tokens are stored.
   virtual SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                                  StateRef* ref) = 0;
-  // REQUIRES: state.size() == ref.bytes. kCorrupt: what is there is not that state.
+  // Reads a state. REQUIRES: state.size() == ref.bytes. kDamaged: the stored bytes are not that
+  // state.
   virtual SessionError read_state(const StateRef& ref, std::span<std::byte> state) = 0;
-  // Whether a state that a row names may still be there; false: it was dropped to make room.
+  // True if a state named by a row may still be stored; false: it was dropped to make room.
   virtual bool holds_state(const StateRef& /*ref*/) { return true; }
-  // Those of a model, or of all (empty), by id, beginning after `after`; of one owner, or of all.
+  // Sessions of a model, or of all (empty), by id, beginning after `after`; of one owner, or of
+  // all.
   virtual std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                                 const std::optional<Owner>& owner) = 0;
-  // Those whose ids begin with `prefix`, beginning after `after`, which does, too.
+  // Sessions whose ids begin with `prefix`, after `after`, which has the prefix, too.
   virtual std::vector<Row> list_prefix(const std::string& prefix, const SessionId& after,
                                        std::size_t limit) {
     std::vector<Row> rows = list(/*model=*/"", after, limit, std::nullopt);
     std::erase_if(rows, [&](const Row& row) { return !row.id.starts_with(prefix); });
     return rows;
   }
-  // Leases; nothing where no other process can write.
+  // Renews leases; does nothing if no other process can write.
   virtual void renew(std::span<const SessionId> busy, Done done) = 0;
-  // Removes expired sessions that are not held, at most so many. Returns how many.
+  // Removes at most `most` expired sessions that are not held. Returns how many.
   virtual std::size_t sweep(std::size_t most) = 0;
   virtual Health health() const = 0;
 };

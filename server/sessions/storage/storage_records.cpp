@@ -37,8 +37,8 @@ std::size_t width_of(std::span<const std::int32_t> tokens) {
   return all < 256 ? 1 : all < 65536 ? 2 : 4;
 }
 
-// In the number of states: each has `first` and `is_pages`, too. Without it, as before there were
-// pages, they are 0.
+// A flag in the number of states: each has `first` and `is_pages`, too. Without it, in rows older
+// than pages, they are 0.
 constexpr std::uint32_t kWithPages = std::uint32_t{1} << 31;
 
 void put_states(RecordWriter& to, const std::vector<StateRef>& states) {
@@ -118,7 +118,7 @@ Row get_row(RecordReader& from) {
   return row;
 }
 
-// Which fields of a RowChange follow.
+// Flags of the fields of a RowChange that follow.
 enum : std::uint8_t {
   kHasCall = 1,
   kHasLastCalls = 2,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is written of sessions, as bytes: the bodies of SessionStorage::Write, rows, and records of
-// a journal. Little-endian; a length before each text. A decoder takes what an encoder made, whole,
-// and nothing else.
+// Stored records of sessions, as bytes: the bodies of SessionStorage::Write, rows, and records of a
+// journal. Little-endian; a length before each text. A decoder accepts exactly the whole output of
+// its encoder.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace lintel {
 
-// RecordWriter and RecordReader: fields of what is written of sessions, as bytes. Little-endian; a
-// length before each text.
+// RecordWriter and RecordReader: fields of records, as bytes. Little-endian; a length before each
+// text.
 
 class RecordWriter {
  public:
@@ -30,7 +30,7 @@ class RecordWriter {
       bytes_.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i)));
     }
   }
-  // Seven bits a byte, the lowest first: short where it is small.
+  // Writes seven bits a byte, the lowest first: small numbers are short.
   void varint(std::uint64_t value) {
     for (; value >= 128; value >>= 7) number(static_cast<std::uint8_t>(value | 128));
     number(static_cast<std::uint8_t>(value));
@@ -52,7 +52,7 @@ class RecordWriter {
   std::vector<std::byte> bytes_;
 };
 
-// Reads zeros once the bytes have ended, and ok() is false from then on.
+// Returns zeros after the end of the bytes; ok() is false from then on.
 class RecordReader {
  public:
   explicit RecordReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -121,7 +121,7 @@ struct NewSession {
 StorageBytes encode_new_session(const NewSession& session);
 std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes);
 
-// What of a row changes with its position and digest. What is not set stays.
+// Changes of a row besides its position and digest. Fields that are not set stay.
 struct RowChange {
   std::optional<std::string> call, last_calls, marks, tail;
   std::optional<std::vector<SessionStorage::StateRef>> states;
@@ -131,44 +131,44 @@ struct RowChange {
 StorageBytes encode_change(const RowChange& change);
 std::optional<RowChange> decode_change(std::span<const std::byte> bytes);
 
-// A write without its claim. The body of what is decoded points into `bytes`.
+// A write without its claim. The body of a decoded one points into `bytes`.
 StorageBytes encode_write(const SessionStorage::Write& write);
 std::optional<SessionStorage::Write> decode_write(std::span<const std::byte> bytes);
 
-// StorageSession: a session as its writes leave it, independent of where they are stored.
+// StorageSession: the result of a session's writes, independent of where they are stored.
 
-// The rules of SessionStorage::Write, but for claims. Not thread-safe.
+// Implements the rules of SessionStorage::Write, except claims. Not thread-safe.
 class StorageSession {
  public:
-  // What takes a write back.
+  // The data to undo a write.
   struct Undo {
-    std::optional<SessionStorage::Row> row{};  // where more changed than position and digest
+    std::optional<SessionStorage::Row> row{};  // if more changed than position and digest
     std::int64_t position = 0, first = 0;
     Digest digest;
     bool removed = false;
-    std::vector<std::int32_t> cut{};  // tokens that were taken off the end
-    std::size_t size = 0;             // of the tokens before
+    std::vector<std::int32_t> cut{};  // tokens removed from the end
+    std::size_t size = 0;             // number of tokens before
   };
 
-  // One that is there already; its tokens up to row.position are kept elsewhere.
+  // A stored session; its tokens up to row.position are kept elsewhere.
   explicit StorageSession(SessionStorage::Row row) : row_(std::move(row)), first_(row_.position) {}
-  // The one that a kCreate describes; nothing where its body has none of that name.
+  // The session of a kCreate; nothing if its body has no session of that name.
   static std::optional<StorageSession> created(const SessionStorage::Write& write);
 
-  // Whether a write stands already, so that a repeat of it is done.
+  // True if a write is stored already, so that a repeat of it succeeds.
   bool stands(const SessionStorage::Write& write) const {
     return !removed_ && write.before != write.after && write.after == row_.digest;
   }
-  // Any write but kCreate that does not stand. Anything but kDone: nothing has changed. kCorrupt:
-  // the body says nothing that such a write can.
+  // Applies any write but kCreate that is not stored already. Unless kNone is returned nothing has
+  // changed. kDamaged: the body is not valid for such a write.
   SessionError apply(const SessionStorage::Write& write, Undo* undo);
   // REQUIRES: `undo` is of the last write that was applied and not taken back.
   void take_back(Undo undo);
 
   const SessionStorage::Row& row() const { return row_; }
   bool removed() const { return removed_; }
-  // Tokens [first(), row().position), written since it was made. Those of elsewhere that are not
-  // below first() are no more.
+  // Tokens [first(), row().position), written since the object was made. Tokens kept elsewhere from
+  // first() on are no longer valid.
   std::int64_t first() const { return first_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
 

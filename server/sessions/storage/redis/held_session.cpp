@@ -11,7 +11,7 @@ namespace {
 
 using Kind = SessionStorage::Write::Kind;
 
-// What of its way a session can be written again from.
+// The bounds of the past from which a session can be written again.
 constexpr std::size_t kMostMarks = 1024;
 constexpr std::size_t kMostTail = 1 << 16;
 
@@ -42,7 +42,7 @@ void HeldSession::mark() {
 
 HeldSession::SentPtr HeldSession::next() {
   auto sent = std::make_shared<Sent>();
-  // A renewal that is lost holds up nothing.
+  // A lost renewal delays nothing.
   const auto ahead = std::find_if(flights_.rbegin(), flights_.rend(),
                                   [](const Flight& flight) { return !flight.is_renewal; });
   sent->least = ahead == flights_.rend() ? known_ : std::max(known_, ahead->number);
@@ -128,7 +128,7 @@ void HeldSession::stands(const Sent& sent) {
   if (flight != flights_.end()) {
     flights_.erase(flights_.begin(), flight + 1);
   } else if (flights_.empty() && sent.number == last_) {
-    row_ = sent.after;  // one before it was thought to have failed
+    row_ = sent.after;  // an earlier one was assumed to have failed
     forget_tail();
   }
 }
@@ -136,9 +136,9 @@ void HeldSession::stands(const Sent& sent) {
 void HeldSession::is_refused(const Sent& sent, bool may_stand) {
   if (may_stand && sent.is_history) maybe_.push_back(sent.after.digest);
   const auto flight = std::ranges::find(flights_, sent.number, &Flight::number);
-  if (flight == flights_.end()) return;  // one before it has failed already
+  if (flight == flights_.end()) return;  // an earlier one has failed already
   if (sent.is_renewal) {
-    flights_.erase(flight);  // nothing was built upon it
+    flights_.erase(flight);  // nothing depends on it
     return;
   }
   row_ = std::move(flight->before);
@@ -157,9 +157,9 @@ std::optional<HeldSession::Missing> HeldSession::missing(const Sent& sent,
     return std::find_if(from, marks_.rend(),
                         [&](const Mark& mark) { return mark.digest == wanted; });
   };
-  // Marks after it are of writes that come later, or did not stand.
+  // Marks after it belong to later writes, or to writes that were not stored.
   const auto begin = last_with(marks_.rbegin(), sent.before.digest);
-  // The last mark there, for a history may go back to where it was.
+  // The last mark with the digest, as a history may return to an earlier position.
   const auto found = last_with(begin, digest);
   if (found == marks_.rend()) return std::nullopt;
   Missing missing{.first = std::min(found->position, sent.before.position)};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HeldSession: what a RedisStorage knows of a session that a call here has claimed.
+// HeldSession: a RedisStorage's record of a session that a call here has claimed.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace lintel {
 
-// The row as the last write leaves it, which only the holder changes; and of what came before, what
-// it takes to write it once more where a failover has lost it. Not thread-safe.
+// The row after the last write, which only the holder changes, and as much of the past as is needed
+// to write it again after a failover has lost it. Not thread-safe.
 class HeldSession {
  public:
   using Row = SessionStorage::Row;
@@ -25,39 +25,38 @@ class HeldSession {
   // The tokens before row.position are in the store alone.
   HeldSession(SessionStorage::Claim claim, Row row, int width, std::shared_ptr<ClaimLease> lease);
 
-  // A write that is on its way, and what it takes to send it.
+  // A write in progress, and the data to send it.
   struct Sent {
-    SessionStorage::Write::Kind kind{};  // of several: of the last
+    SessionStorage::Write::Kind kind{};  // of the last of several
     SessionStorage::Claim claim{};
     bool is_history = false;
-    bool with_row = false;  // more than tokens
+    bool with_row = false;  // changes more than tokens
     bool is_renewal = false;
-    std::uint64_t number = 0, least = 0;  // its own; the lowest that may stand before it
+    std::uint64_t number = 0, least = 0;  // its own; the lowest that the store may have before it
     Row before, after;
     std::int64_t first = 0;            // position of the tokens
-    std::vector<std::int32_t> tokens;  // that it adds
-    int width = 1;                     // in bytes, of each in the store
-    std::vector<Digest> befores;       // that the store may stand at
+    std::vector<std::int32_t> tokens;  // added by it
+    int width = 1;                     // bytes of each in the store
+    std::vector<Digest> befores;       // digests that the store may have
     std::array<std::byte, 16> nonce{};
-    std::vector<std::uint64_t> dropped;  // states that were put and are not to be kept
+    std::vector<std::uint64_t> dropped;  // states that were put and are not kept
     TimePoint began{};
     int heals = 0;
     std::function<void(SessionError)> done;
   };
   using SentPtr = std::shared_ptr<Sent>;
 
-  // As StorageSession::apply; `sent` receives what to send. If it has a write already, which is not
-  // on its way yet, this write joins it: both or neither will stand.
+  // Applies a write, as StorageSession::apply; `sent` receives the data to send. If it has a write
+  // already that is not yet sent, this one joins it: the store will have both or neither.
   SessionError apply(const SessionStorage::Write& write, SentPtr* sent);
-  // Nothing but a later end of the lease.
+  // A write that only prolongs the lease.
   SentPtr renewal();
-  // The outcome of one: it stands; or it is not known to stand.
+  // Receive the outcome of a write: it is stored, or not known to be.
   void stands(const Sent& sent);
   void is_refused(const Sent& sent, bool may_stand);
 
-  // Where the store was rolled back to before a write that is on its way: what to write first, so
-  // that it stands where that one begins. Nothing: not from there; it is nowhere that this session
-  // has been on its way to that write.
+  // The tokens to write first if the store was rolled back to `digest`, before a write in progress.
+  // Nothing: this session was never at `digest` on the way to that write.
   struct Missing {
     std::int64_t first = 0;
     std::vector<std::int32_t> tokens;
@@ -68,18 +67,18 @@ class HeldSession {
   const SessionStorage::Claim& claim() const { return claim_; }
   bool is_writing() const { return !flights_.empty(); }
 
-  // The claim is released with the states that were put and that no write names.
+  // Makes `sent` release the claim, and drop the states that were put and that no write names.
   void lets_go(Sent& sent);
 
-  // Of the claim in the store, which differ once it was healed.
+  // Nonce and fence of the claim in the store, which differ after it was healed.
   std::array<std::byte, 16> nonce;
   std::uint64_t fence;
-  int width;                    // of the tokens there, in bytes
+  int width;                    // bytes of the tokens there
   std::set<std::uint64_t> put;  // states that no row names yet
   std::shared_ptr<ClaimLease> lease;
-  TimePoint granted{};  // when what last prolonged it was asked for
+  TimePoint granted{};  // the time of the last request that prolonged it
   bool is_healing = false;
-  // A release was sent, and its outcome is unknown. The caller tries again, or the lease ends.
+  // True after a release with unknown outcome. The caller tries again, or the lease ends.
   bool is_given_up = false;
   std::vector<SentPtr> after_healing;
 
@@ -91,13 +90,13 @@ class HeldSession {
 
   SentPtr next();
   void mark();
-  // The tokens before row_.position are in the store alone.
+  // Forgets tokens: those before row_.position are in the store alone.
   void forget_tail();
 
   SessionStorage::Claim claim_;
   Row row_;
-  std::uint64_t last_ = 0, known_ = 0;  // number of the last write, of the last that stands
-  std::vector<Digest> maybe_;           // of writes whose outcome is unknown
+  std::uint64_t last_ = 0, known_ = 0;  // numbers of the last write and the last stored one
+  std::vector<Digest> maybe_;           // of writes with unknown outcome
   struct Flight {
     std::uint64_t number = 0;
     Row before;
@@ -106,7 +105,7 @@ class HeldSession {
   std::deque<Flight> flights_;
   std::deque<Mark> marks_;  // the last 1,024 of the chain
   std::vector<std::int32_t> tail_;
-  std::int64_t tail_first_ = 0;  // position of the first of them
+  std::int64_t tail_first_ = 0;  // position of the first one
 };
 
 }  // namespace lintel

@@ -72,9 +72,9 @@ std::optional<RedisSlots> parse_redis_slots(const RedisReply& reply, const Redis
   return slots;
 }
 
-// RedisLoop: what a RedisClient's thread does.
+// RedisLoop: the work of a RedisClient's thread.
 
-// Of one thread, but for the constructor.
+// Used by one thread, except the constructor.
 class RedisLoop {
  public:
   // bell: an eventfd, rung when requests are queued. opened: called once, by turn(): empty when the
@@ -82,15 +82,15 @@ class RedisLoop {
   RedisLoop(const RedisOptions& options, int bell, std::function<void(std::string)> opened);
   ~RedisLoop();
 
-  // Where it throws the request is left as it was, or answered.
+  // Takes a request. If it throws, the request is unchanged or answered.
   void take(RedisRequest&& request);
-  // Waits for what comes next, at most a moment, and does it.
+  // Waits briefly for events, and handles them.
   void turn();
-  // What was lost on its way, or is to be asked elsewhere, and is due.
+  // Sends again requests that were lost, or redirected, and are due.
   void send_again();
-  // Answers all that wait, with nothing.
+  // Answers all waiting requests with empty answers.
   void end();
-  // After an exception, which leaves the progress of the work unknown: end(), then a restart.
+  // Calls end() and restarts, after an exception, which leaves the progress of the work unknown.
   void begin_anew() noexcept;
   RedisState state() const;
 
@@ -98,7 +98,7 @@ class RedisLoop {
   enum Lane { kReads = 0, kWrites = 1 };
   static constexpr int kSlots = 16384;
 
-  // Null: there are too many by now.
+  // The node at an address; null: there are too many nodes.
   RedisNode* node_of(const RedisAddress& address);
   RedisLane& lane_of(RedisNode& node, const RedisErrand& errand) {
     return node.lanes[errand.request.is_write ? kWrites : kReads];
@@ -106,7 +106,7 @@ class RedisLoop {
   void route(RedisErrandPtr errand);
   void send_waiting(RedisNode& node, RedisLane& lane);
   void send(RedisLane& lane, const RedisErrandPtr& errand);
-  // Or waits for the address of its name.
+  // Connects, or waits for the address of the server's name.
   void connect(RedisNode& node, RedisLane& lane);
   RedisReplyBounds bounds_of(const RedisLane::Expected& expected) const;
   void log_in(RedisLane& lane);
@@ -122,7 +122,7 @@ class RedisLoop {
   int replicas_of(const RedisNode& node) const;
 
   void refresh();
-  // How long what is known of the servers is good for.
+  // The time after which the servers are asked for their facts again.
   Duration look_again() const;
   void ask_for_facts(RedisNode& node, bool then_slots);
   void took_facts(RedisNode& node, const RedisAnswer& answer, bool then_slots);
@@ -142,12 +142,12 @@ class RedisLoop {
   std::vector<std::unique_ptr<RedisNode>> nodes_;
   bool is_cluster_ = false;
   bool is_known_ = false;
-  bool had_replicas_ = false;  // a master of the cluster
+  bool had_replicas_ = false;  // true once a master of the cluster had some
   std::array<RedisNode*, kSlots> owners_{};
   std::vector<RedisErrandPtr> later_;  // to be routed again
   TimePoint now_ = std::chrono::steady_clock::now();
 
-  bool is_stale_ = true;  // who has which slots
+  bool is_stale_ = true;  // the map of slots
   bool is_searching_ = false;
   TimePoint next_refresh_{};
   TimePoint searched_since_ = now_;
@@ -156,7 +156,7 @@ class RedisLoop {
   RedisState counts_;
 };
 
-// RedisLoop: connections, and what goes over them. redis_loop_servers.cpp finds the servers.
+// RedisLoop: connections, requests and replies.
 
 namespace {
 
@@ -167,14 +167,15 @@ constexpr Duration kMostBackoff = std::chrono::milliseconds(500);
 constexpr Duration kTryAgain = std::chrono::milliseconds(20);
 constexpr std::chrono::milliseconds kIdleTurn{500}, kBusyTurn{10};
 constexpr std::size_t kMostInPipeline = 512;
-constexpr std::size_t kMostNodes = 2048;  // a cluster has a thousand at most
+constexpr std::size_t kMostNodes = 2048;  // a cluster has at most a thousand
 constexpr RedisReplyBounds kMostOfOwn{RedisReplyBounds::kLeastBytes, 16};
 
-// Errors of a server that are of the moment.
+// Temporary errors of a server.
 constexpr const char* kPassing[] = {"TRYAGAIN",   "CLUSTERDOWN", "LOADING",
                                     "MASTERDOWN", "READONLY",    "BUSY"};
 
-// MOVED 3999 127.0.0.1:6381; without a host, or with "?": that of who says so.
+// The address in "MOVED 3999 127.0.0.1:6381"; without a host, or with "?", the host of the server
+// that sent it.
 std::optional<RedisAddress> address_in(const std::string& redirect, const RedisAddress& asked) {
   const std::size_t space = redirect.rfind(' ');
   const std::size_t colon = redirect.rfind(':');
@@ -377,7 +378,7 @@ void RedisLoop::came_up(RedisLane& lane) {
 void RedisLoop::send_waiting(RedisNode& node, RedisLane& lane) {
   if (lane.waiting.empty()) return;
   const bool is_write = &lane == &node.lanes[kWrites];
-  // One pipeline of writes at a time: what comes meanwhile goes together with the next one.
+  // One pipeline of writes at a time: writes that come meanwhile are sent together in the next one.
   if (is_write && !lane.expected.empty()) return;
   std::size_t count = 0;
   for (; count < kMostInPipeline && !lane.waiting.empty(); ++count) {
@@ -420,14 +421,14 @@ void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
   while (!lane.expected.empty()) {
     std::optional<RedisReply> reply = lane.link.next(bounds_of(lane.expected.front()));
     if (!reply) {
-      // One that does not fit would not fit when it is sent again, either.
+      // A reply that is beyond its bounds would be so again.
       const RedisErrandPtr& errand = lane.expected.front().errand;
       if (lane.link.has_bad_reply() && errand != nullptr) finish(*errand, false);
       break;
     }
     RedisLane::Expected expected = std::move(lane.expected.front());
     lane.expected.pop_front();
-    if (!lane.expected.empty()) lane.expected.front().sent = now_;  // it does answer
+    if (!lane.expected.empty()) lane.expected.front().sent = now_;  // the server still answers
     const bool is_refused = expected.what == What::kLogin && reply->is_error();
     if (!is_refused) came_up(lane);
     switch (expected.what) {
@@ -453,7 +454,7 @@ void RedisLoop::take_replies(RedisNode& node, RedisLane& lane) {
         const bool is_enough = !reply->is_error() && reply->number >= replicas_of(node);
         if (!is_enough) {
           ++counts_.short_waits;
-          is_stale_ = true;  // one may be gone for good
+          is_stale_ = true;  // a replica may be gone for good
         }
         for (const RedisErrandPtr& errand : std::exchange(lane.done, {})) {
           errand->answer.is_replicated = is_enough;
@@ -517,7 +518,7 @@ void RedisLoop::lose(RedisNode& node, RedisLane& lane, const std::string& why) {
   lane.backoff = std::clamp(lane.backoff * 2, kFirstBackoff, kMostBackoff);
   lane.retry_at = now_ + lane.backoff;
   is_stale_ = true;
-  // What was sent goes first, and again: its outcome is unknown.
+  // Sent requests come first, and are sent again: their outcome is unknown.
   std::deque<RedisErrandPtr> errands(lane.done.begin(), lane.done.end());
   for (RedisLane::Expected& each : lane.expected) {
     if (each.errand != nullptr && each.errand->request.done) errands.push_back(each.errand);
@@ -554,7 +555,7 @@ void RedisLoop::end() {
 }
 
 void RedisLoop::begin_anew() noexcept {
-  // What is dropped is answered by its end.
+  // Dropped errands are answered by their destructor.
   later_.clear();
   for (const auto& node : nodes_) {
     for (RedisLane& lane : node->lanes) {
@@ -587,13 +588,13 @@ RedisState RedisLoop::state() const {
   return state;
 }
 
-// RedisLoop: which servers there are, and which of them has which slots.
+// RedisLoop: finding the servers and the slots of each.
 
 namespace {
 
 constexpr Duration kLookAgain = std::chrono::seconds(10);
-// Of a cluster where a master has no replica though there are some: it waits for none until its own
-// is known to be back.
+// The interval for a cluster with a master that has lost its replicas: it waits for no replica
+// until its own is known to be back.
 constexpr Duration kMissReplica = std::chrono::milliseconds(250);
 constexpr Duration kSearchAgain = std::chrono::milliseconds(50);
 constexpr Duration kOpenTime = std::chrono::seconds(5);
@@ -621,7 +622,7 @@ void RedisLoop::refresh() {
   if (is_searching_ || now_ < next_refresh_) return;
   if (!is_stale_ && is_known_ && now_ < searched_since_ + look_again()) return;
   if (!is_stale_) searched_since_ = now_;
-  // The next one that may be there; one that has just been lost is not asked again at once.
+  // Asks the next server that may be up; one that was just lost is not asked again at once.
   for (std::size_t tried = 0; tried < nodes_.size(); ++tried) {
     RedisNode& node = *nodes_[next_asked_++ % nodes_.size()];
     const RedisLane& lane = node.lanes[kReads];
@@ -640,7 +641,7 @@ void RedisLoop::ask_for_facts(RedisNode& node, bool then_slots) {
 
 void RedisLoop::took_facts(RedisNode& node, const RedisAnswer& answer, bool then_slots) {
   if (!answer.arrived || answer.reply.is_error()) {
-    node.is_known = true;  // as far as can be
+    node.is_known = true;  // as far as possible
     const std::string why = answer.arrived ? to_string(node.address) + ": " + answer.reply.text
                                            : node.lanes[kReads].why;
     if (then_slots) search_on(why);
@@ -662,7 +663,7 @@ void RedisLoop::took_facts(RedisNode& node, const RedisAnswer& answer, bool then
   is_cluster_ = false;
   for (const auto& each : nodes_) each->is_master = each.get() == &node;
   owners_.fill(&node);
-  // A replica that was there is missed, not forgotten: without it a write is not done.
+  // A lost replica still counts: without it a write is not acknowledged.
   node.replicas = std::max(node.replicas, facts.replicas);
   is_known_ = true;
   is_stale_ = is_searching_ = false;
@@ -702,7 +703,7 @@ void RedisLoop::use(const RedisSlots& slots) {
   }
   is_stale_ = is_searching_ = false;
   searched_since_ = now_;
-  // What waits for a master that is none any more goes to the new one.
+  // Requests that wait for a former master go to the new one.
   for (const auto& node : nodes_) {
     for (RedisLane& lane : node->lanes) {
       if (!node->is_master) lane.down_since.reset();
@@ -717,7 +718,7 @@ void RedisLoop::use(const RedisSlots& slots) {
       }
     }
   }
-  // While a master is away, who has its slots may change at any moment.
+  // While a master is away, its slots may move at any moment.
   const bool misses_one = std::ranges::any_of(nodes_, [](const auto& node) {
     return node->is_master && std::ranges::any_of(node->lanes, [](const RedisLane& lane) {
              return lane.down_since.has_value();
@@ -733,7 +734,7 @@ void RedisLoop::search_on(const std::string& why) {
   is_stale_ = true;
   next_refresh_ = now_ + kSearchAgain;
   if (!opened_) return;
-  // A refusal repeats itself.
+  // A refusal would be repeated.
   const bool is_final =
       why.find("WRONGPASS") != std::string::npos || why.find("NOAUTH") != std::string::npos ||
       why.find("NOPERM") != std::string::npos || why.find("certificate") != std::string::npos;
@@ -802,7 +803,7 @@ bool RedisClient::run_once() noexcept {
     asked.swap(asked_);
   }
   const bool is_well = survives(ServerThread::kRedis, [&] {
-    // After what was asked before and is to be sent again.
+    // Earlier requests that are sent again come first.
     loop_->send_again();
     for (RedisRequest& request : asked) loop_->take(std::move(request));
     loop_->turn();
@@ -816,7 +817,7 @@ bool RedisClient::run_once() noexcept {
     if (!request.done) continue;
     survives(ServerThread::kRedis, [&] { std::exchange(request.done, nullptr)({}); });
   }
-  std::this_thread::sleep_for(kAfterFailure);  // for want of memory: some of it may come back
+  std::this_thread::sleep_for(kAfterFailure);  // without memory: some may be freed meanwhile
   return true;
 }
 

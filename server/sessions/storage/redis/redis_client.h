@@ -20,22 +20,22 @@
 
 namespace lintel {
 
-// RedisNode and RedisLane: a server as a client knows it, and one connection to it with what waits
-// for its answers. Of one thread.
+// RedisNode and RedisLane: a client's record of a server, and one connection to it with the
+// requests that wait for answers. Used by one thread.
 
 struct RedisNode;
 
-// A request on its way.
+// A request in progress.
 struct RedisErrand {
   RedisRequest request;
   TimePoint deadline;
-  TimePoint not_before{};       // of one that is to be sent again
+  TimePoint not_before{};       // for one that is sent again
   RedisNode* pinned = nullptr;  // sent to this server regardless of its slot
-  bool asks = false;            // goes with ASKING
-  bool by_text = false;         // its script is not known there
+  bool asks = false;            // sent after ASKING
+  bool by_text = false;         // the server lacks its script
   RedisAnswer answer{};
 
-  // The caller always receives an answer: an empty one, where an exception destroyed the errand.
+  // Answers the caller in any case: with an empty answer if an exception destroyed the errand.
   ~RedisErrand() { tell(); }
   void tell() noexcept {
     if (!request.done) return;
@@ -46,7 +46,7 @@ struct RedisErrand {
 using RedisErrandPtr = std::shared_ptr<RedisErrand>;
 
 struct RedisLane {
-  // Replies that are to come, in their order.
+  // Expected replies, in their order.
   struct Expected {
     enum class What { kLogin, kLoad, kAsking, kErrand, kWait } what = What::kErrand;
     RedisErrandPtr errand{};
@@ -55,18 +55,18 @@ struct RedisLane {
 
   RedisLink link;
   bool is_ready = false;       // logged in
-  bool is_looking_up = false;  // the address of its server's name, since `began`
+  bool is_looking_up = false;  // resolves its server's name, since `began`
   TimePoint began{};           // to connect
   TimePoint retry_at{};        // when down
   Duration backoff{};
   std::optional<TimePoint> down_since;
-  std::string why;  // it is down
+  std::string why;  // the reason why it is down
   std::deque<RedisErrandPtr> waiting;
   std::deque<Expected> expected;
-  std::vector<RedisErrandPtr> done;  // answered, but for their WAIT
+  std::vector<RedisErrandPtr> done;  // answered, except for their WAIT
 };
 
-// What INFO says of a server.
+// The facts in a server's INFO.
 struct RedisFacts {
   bool is_cluster = false;
   bool is_master = false;
@@ -76,19 +76,19 @@ struct RedisFacts {
 };
 RedisFacts parse_redis_info(const std::string& info);
 inline constexpr RedisReplyBounds kMostRedisInfo{std::size_t{1} << 20, 0};
-// Why a server cannot keep sessions; empty: it can.
+// The reason why a server cannot keep sessions; empty: it can.
 std::string unusable(const RedisFacts& facts);
 
 struct RedisNode {
   RedisAddress address;
   RedisLane lanes[2];  // reads, writes
   bool is_master = false;
-  int replicas = 0;       // that the cluster says it has
-  int linked = 0;         // that itself said it has
+  int replicas = 0;       // by the cluster's count
+  int linked = 0;         // by its own count
   bool is_known = false;  // its INFO was read
 };
 
-// Which master has which slots, and how many replicas.
+// The slots of each master, and the number of its replicas.
 struct RedisSlots {
   struct Range {
     int first = 0, last = 0;
@@ -99,41 +99,42 @@ struct RedisSlots {
 
   static constexpr RedisReplyBounds kMost{std::size_t{4} << 20, std::size_t{1} << 18};
 };
-// Of CLUSTER SLOTS. asked: the server that answered, which may not know its own address.
+// Parses the reply to CLUSTER SLOTS. asked: the server that answered, which may not know its own
+// address.
 std::optional<RedisSlots> parse_redis_slots(const RedisReply& reply, const RedisAddress& asked);
 
 class RedisLoop;
 
-// No server can be used; what() says why.
+// Thrown if no server can be used; what() gives the reason.
 class RedisError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// One thread speaks to all servers, over two connections each: one for writes, of which many go in
-// one pipeline with one WAIT at its end, and one for what is only read, which so never waits for a
-// replica. Follows MOVED and ASK, finds new masters, connects again with back-off. What was sent
-// and not answered is sent again: requests are such that a repeat changes nothing.
+// One thread communicates with all servers, over two connections each: one for writes, of which
+// many are sent in one pipeline with one WAIT at its end, and one for reads, which therefore never
+// wait for a replica. Follows MOVED and ASK, finds new masters, reconnects with back-off. Requests
+// without an answer are sent again: a repeat of a request changes nothing.
 //
 // Thread-safe.
 class RedisClient {
  public:
-  // Waits until the servers are known. Throws RedisError: none can be reached, it refuses the user,
-  // it is too old, it would evict what is stored; std::runtime_error for files of TLS.
+  // Waits until the servers are known. Throws RedisError if none can be reached, or one refuses the
+  // user, is too old or would evict stored data; std::runtime_error for files of TLS.
   explicit RedisClient(const RedisOptions& options);
-  ~RedisClient();  // as stop()
+  ~RedisClient();  // calls stop()
 
-  // Ends what has not been answered; what is asked from now on is not, either.
+  // Ends all requests without an answer; later ones are not answered either.
   void stop() EXCLUDES(mutex_);
 
   void ask(RedisRequest request) EXCLUDES(mutex_);
-  // Waits. Not from `done` of a request.
+  // Waits. Must not be called by `done` of a request.
   RedisAnswer ask_and_wait(RedisRequest request);
 
   RedisState state() const EXCLUDES(mutex_);
 
  private:
-  // A turn of the thread. False: it is to end.
+  // Runs one iteration of the thread. False: it has to end.
   bool run_once() noexcept EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
@@ -142,7 +143,7 @@ class RedisClient {
   bool is_closing_ GUARDED_BY(mutex_) = false;
   int bell_ = -1;  // an eventfd
   std::unique_ptr<RedisLoop> loop_;
-  std::thread thread_;  // last: it uses the rest
+  std::thread thread_;  // last: uses the members above
 };
 
 }  // namespace lintel

@@ -14,10 +14,10 @@ namespace {
 constexpr RedisReplyBounds kMostOfDocument{std::size_t{256} << 20, 16};
 // A server's clock may be ahead of this one's.
 constexpr std::chrono::minutes kTimeToSpare{10};
-// How long a process is known after it was last heard of.
+// The time for which a process is known after it was last alive.
 constexpr std::chrono::milliseconds kRemembered = std::chrono::hours(24);
 constexpr const char* kSecretKey = "lintel1:{documents}:secret";
-// Of each with a runner: that, a line end, the owner.
+// A hash by id with the runner, a line end and the owner of unfinished documents.
 constexpr const char* kUnfinishedKey = "lintel1:{documents}:unfinished";
 constexpr RedisReplyBounds kMostUnfinished{std::size_t{1} << 20, 8192};
 
@@ -107,7 +107,7 @@ SessionError RedisDocuments::put(Document& document) {
     ++document.version;
     document.is_hidden = reply.at(1) == "1";
     if (!document.runner.empty()) return begin(document);
-    // Where this is lost, who finds it in the list settles it.
+    // If this is lost, a later reader of the list settles the document.
     if (document.version > 1) settle(document.id);
   } else if (adopts && error == SessionError::kStoreFull) {
     release(document.parent, document.owner, document.id);
@@ -229,7 +229,7 @@ void RedisDocuments::note_alive(const std::string& process) {
     process_ = process;
     redis = client_;
   }
-  if (redis == nullptr) return;  // nothing of it is there
+  if (redis == nullptr) return;  // nothing of it is stored
   const std::string key = alive_key(process);
   redis->ask({.words = {"SET", key, "", "PX", std::to_string(kRemembered.count())},
               .slot = redis_slot(key)});
@@ -239,7 +239,7 @@ std::optional<DocumentStorage::Time> RedisDocuments::last_seen(const std::string
   const std::shared_ptr<RedisClient> redis = client();
   if (redis == nullptr) return std::nullopt;
   const std::string key = alive_key(process);
-  // What is left of its time, by the server's clock: those of processes may differ.
+  // The rest of its time is measured by the server's clock: those of processes may differ.
   const RedisAnswer answer = redis->ask_and_wait({.words = {"PTTL", key}, .slot = redis_slot(key)});
   if (!answer.arrived || answer.reply.number < 0) return std::nullopt;
   const std::chrono::milliseconds left(answer.reply.number);

@@ -14,10 +14,10 @@
 
 namespace lintel {
 
-// A chain's documents may lie on several servers. So each has a time to live, which is prolonged
-// for all of a chain when it is used: by find() with keep_until. A document and the note of it at
-// its parent are two writes; one that is cut short leaves a parent that lives until its time. So
-// are a document and its runner, in a hash of all that have one.
+// A chain's documents may be on several servers, so each has a time to live, which is prolonged for
+// the whole chain when it is used: by find() with keep_until. A document and the entry for it at
+// its parent are two writes; an interruption between them leaves a parent that lives until its
+// time. The same holds for a document and its runner, in a hash of all that have one.
 //
 // Connects when it is first used. Thread-safe.
 class RedisDocuments final : public DocumentStorage {
@@ -32,7 +32,7 @@ class RedisDocuments final : public DocumentStorage {
   SessionError find(const std::string& id, const std::string& owner, std::optional<Time> keep_until,
                     Document& found) override;
   SessionError remove(const std::string& id, const std::string& owner) override;
-  // Servers remove what has expired.
+  // Does nothing: servers remove expired documents.
   std::size_t sweep(std::size_t most) override;
   std::vector<Unfinished> unfinished(std::size_t most) override EXCLUDES(mutex_);
   void settle(const std::string& id) override;
@@ -41,23 +41,25 @@ class RedisDocuments final : public DocumentStorage {
   std::optional<Time> last_seen(const std::string& process) override;
 
  private:
-  // Null: no server can be reached.
+  // The client; null: no server can be reached.
   std::shared_ptr<RedisClient> client() EXCLUDES(mutex_);
-  // Runs the script on a document. words: what to do, then what comes after owner and time to live.
+  // Runs the script on a document. words: the operation and its arguments after owner and time to
+  // live.
   SessionError ask(const std::string& id, const std::string& owner, Time expires,
                    std::vector<std::string> words, RedisReply& reply);
-  // It has a runner.
+  // Notes the runner of a document.
   SessionError begin(const Document& document);
-  // Nothing continues it by `child` any more; hidden ones go, and so on up the chain.
+  // Removes `child` from the document's continuations; removes hidden documents without any, up the
+  // chain.
   void release(std::string id, const std::string& owner, std::string child);
   std::string alive_key(const std::string& process) const;
 
   const RedisOptions options_;
   const Clock& clock_;
   Mutex mutex_;
-  std::shared_ptr<RedisClient> client_ GUARDED_BY(mutex_);  // null: it is not used yet
+  std::shared_ptr<RedisClient> client_ GUARDED_BY(mutex_);  // null: not used yet
   std::string process_ GUARDED_BY(mutex_);                  // this one; empty: unknown
-  std::string listed_until_ GUARDED_BY(mutex_) = "0";       // of the unfinished, in this round
+  std::string listed_until_ GUARDED_BY(mutex_) = "0";       // unfinished ones of this round
 };
 
 }  // namespace lintel

@@ -174,7 +174,7 @@ bool RedisLink::write_out() {
 
 bool RedisLink::read_in() {
   std::array<char, 64 << 10> buffer;
-  // What has come is to be parsed before more is read: a server that never stops would fill the
+  // Received bytes are parsed before more are read: a server that never stops would fill the
   // memory.
   constexpr int kMostAtOnce = 4;
   has_more_ = false;

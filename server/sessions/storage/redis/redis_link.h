@@ -15,7 +15,7 @@
 
 namespace lintel {
 
-// What TLS to Redis needs.
+// The TLS configuration for connections to Redis.
 struct RedisTls {
   // Throws std::runtime_error, naming the file. ca: empty: the system's. certificate and key: both
   // or neither.
@@ -33,30 +33,30 @@ class RedisLink {
   RedisLink& operator=(const RedisLink&) = delete;
 
   // Begins to connect to the first of the addresses of `host` that does not refuse at once. False:
-  // `why()` says why not. tls: null: plain; outlives the connection.
+  // none is left; why() has the reason. tls: null: plain; outlives the connection.
   bool connect(const std::string& host, const std::vector<SocketAddress>& addresses,
                const RedisTls* tls);
   void close();
   bool is_open() const { return fd_ >= 0; }
-  // Its TCP connection stands, and TLS where that is spoken.
+  // True if TCP, and TLS if it is used, are connected.
   bool is_up() const { return is_open() && state_ == State::kUp; }
 
   void send(std::string_view bytes) { out_ += bytes; }
   int fd() const { return fd_; }
   short events() const;
-  // Writes what it can, and reads as much as is to be parsed at once. False: the connection is
-  // gone; why() says why.
+  // Writes as much as possible, and reads as much as is parsed at once. False: the connection is
+  // gone; why() has the reason.
   bool move();
-  // Whether move() is to be called again though there is nothing to poll for.
+  // True if move() has to be called again without polling.
   bool has_more() const { return is_open() && has_more_; }
-  // Writes what it can, where it is up. False: as move().
+  // Writes as much as possible, if it is up. False: as move().
   bool flush() { return !is_up() || write_out(); }
-  // The next reply that has come whole, also after the connection is gone. One that is beyond its
-  // bounds closes the connection.
+  // The next complete reply, also after the connection is gone. A reply that is beyond its bounds
+  // closes the connection.
   std::optional<RedisReply> next(const RedisReplyBounds& bounds);
-  // A reply came that can be none, or is beyond its bounds.
+  // True if a reply was malformed or beyond its bounds.
   bool has_bad_reply() const { return replies_ != nullptr && !replies_->error().empty(); }
-  // Bytes have come that no reply was made of.
+  // True if there are bytes of an incomplete reply.
   bool has_bytes() const { return replies_ != nullptr && replies_->has_bytes(); }
   // Closes it. Returns false.
   bool fail(const std::string& why);
@@ -72,7 +72,7 @@ class RedisLink {
   int fd_ = -1;
   State state_ = State::kConnecting;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_{nullptr, &SSL_free};
-  bool wants_write_ = false;  // of TLS
+  bool wants_write_ = false;  // needed by TLS
   bool has_more_ = false;
   std::string out_;
   std::size_t sent_ = 0;  // of out_

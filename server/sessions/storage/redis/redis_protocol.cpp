@@ -14,8 +14,8 @@
 namespace lintel {
 namespace {
 
-// hiredis makes replies of ours, of as many elements as are allowed (a task's privdata). Nothing
-// may be thrown through it: a null pointer ends the reading.
+// hiredis makes RedisReply objects, with as many elements as are allowed (a task's privdata).
+// Nothing may be thrown through it: a null pointer ends the reading.
 
 constexpr std::size_t kTooMany = SIZE_MAX;  // elements_allowed, once a list had more
 
@@ -23,7 +23,7 @@ constexpr std::size_t kTooMany = SIZE_MAX;  // elements_allowed, once a list had
 // a reply goes as deep.
 constexpr int kMostDepth = 7;
 
-// Where the reply of a task belongs: into its parent's list, or by itself.
+// The place for the reply of a task: in its parent's list, or on its own.
 RedisReply* place_of(const redisReadTask* task) {
   if (task->parent == nullptr) return new (std::nothrow) RedisReply;
   return &static_cast<RedisReply*>(task->parent->obj)->list[static_cast<std::size_t>(task->idx)];
@@ -31,11 +31,11 @@ RedisReply* place_of(const redisReadTask* task) {
 
 void free_reply(void* reply) { delete static_cast<RedisReply*>(reply); }
 
-// Whether the reply is of the protocol's version 2, the one that is asked for: later ones of
-// hiredis know types of version 3, which all have greater numbers.
+// True if the reply is of the protocol's version 2, the one in use: later versions of hiredis know
+// types of version 3, which all have greater numbers.
 bool is_expected(const redisReadTask* task) { return task->type <= REDIS_REPLY_ERROR; }
 
-// Fills a reply in; frees it where that fails.
+// Makes a reply with `fill`; frees it if that fails.
 template <typename Fill>
 void* made(const redisReadTask* task, const Fill& fill) noexcept {
   RedisReply* const reply = is_expected(task) ? place_of(task) : nullptr;

@@ -214,7 +214,7 @@ std::shared_ptr<const LookedUp> NameLookups::find(const RedisAddress& name, Time
 
 namespace {
 
-// Changes with what is kept under these keys.
+// Changes with the format of the data under these keys.
 constexpr const char* kFormat = "lintel1:";
 
 }  // namespace
@@ -228,7 +228,7 @@ int redis_bucket(std::string_view id) {
       bucket = bucket * 16 + (is_digit ? c - '0' : c - 'a' + 10);
       continue;
     }
-    // No digit: before them all, between 9 and a, or after f. The rest does not matter.
+    // Not a digit: before all of them, between 9 and a, or after f. The rest does not matter.
     const auto byte = static_cast<unsigned char>(c);
     const int before = byte < '0' ? 0 : byte < 'a' ? 10 : 16;  // digits that come before it
     const int place = i == 0 ? 256 : i == 1 ? 16 : 1;

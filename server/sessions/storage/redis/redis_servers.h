@@ -20,7 +20,7 @@
 
 namespace lintel {
 
-// RedisUrl: which Redis servers to begin with.
+// RedisUrl: the Redis servers to begin with.
 
 struct RedisAddress {
   std::string host;  // a name or an IP address, without brackets
@@ -37,32 +37,32 @@ struct RedisUrl {
   bool operator==(const RedisUrl&) const = default;
 };
 
-// Whether a text means Redis: begins with redis:// or rediss://.
+// True if a text begins with redis:// or rediss://.
 bool is_redis_url(std::string_view text);
-// redis://HOST:PORT[,HOST:PORT...], or rediss:// for TLS. Nothing: `*why` says what is wrong.
+// Parses redis://HOST:PORT[,HOST:PORT...], or rediss:// for TLS. Nothing: `*why` has the fault.
 std::optional<RedisUrl> parse_redis_url(std::string_view text, std::string* why);
 
-// The slot of a key in a Redis Cluster: 0 to 16383, of what is between its first braces.
+// The slot of a key in a Redis Cluster: 0 to 16383, by the text between its first braces.
 int redis_slot(std::string_view key);
 
-// NameLookups: the addresses of names, looked up outside of the thread that needs them.
+// NameLookups: the addresses of names, resolved outside of the thread that needs them.
 
 struct SocketAddress {
   sockaddr_storage address{};
   socklen_t size = 0;
 };
 
-// What a name stands for. Empty addresses: `why` says why.
+// The addresses of a name; if there are none, `why` has the reason.
 struct LookedUp {
   std::vector<SocketAddress> addresses{};
   std::string why{};
 };
 using LookUpName = std::function<LookedUp(const RedisAddress& name)>;
-// Asks the system, which may take as long as its resolver waits for servers: many seconds.
+// Asks the system's resolver, which may wait for servers for many seconds.
 LookedUp look_up_by_system(const RedisAddress& name);
 
-// Each name is looked up by a detached thread of its own: a resolver that hangs holds up nothing
-// else. Used by one thread.
+// Each name is resolved by a detached thread of its own: a resolver that hangs delays nothing else.
+// Used by one thread.
 class NameLookups {
  public:
   // bell: an eventfd that is rung when a name was looked up. look_up: called by other threads, also
@@ -70,7 +70,7 @@ class NameLookups {
   NameLookups(LookUpName look_up, int bell);
   ~NameLookups();
 
-  // What is known of a name. Null: it is being looked up. IP addresses are known at once.
+  // The result for a name; null: it is being resolved. IP addresses are known at once.
   std::shared_ptr<const LookedUp> find(const RedisAddress& name, TimePoint now);
 
  private:
@@ -81,39 +81,40 @@ class NameLookups {
   std::map<RedisAddress, std::shared_ptr<Lookup>> lookups_;
 };
 
-// Which Redis servers are spoken to, and how.
+// The Redis servers to use, and the parameters of connections to them.
 
 struct RedisOptions {
   RedisUrl url{};
   std::string user{}, password{};  // password empty: no login
-  // Files. ca: empty: the system's; certificate and key: both or neither.
+  // Names of files. ca: empty: the system's; certificate and key: both or neither.
   std::string ca{}, certificate{}, key{};
-  // So many replicas have a write before it is done; nothing: one, where there are any.
+  // The number of replicas that must have a write before it is done; nothing: one, if there are
+  // any.
   std::optional<int> wait_replicas{};
   std::chrono::milliseconds wait{50};          // for them
-  Duration timeout = std::chrono::seconds(3);  // of a request, the search for new masters included
-  Duration silence = std::chrono::seconds(1);  // of a server that is to answer
+  Duration timeout = std::chrono::seconds(3);  // of a request, including a search for new masters
+  Duration silence = std::chrono::seconds(1);  // of a server that has to answer
   std::vector<const RedisScript*> scripts{};   // loaded with each connection; outlive the client
   LookUpName look_up_name = look_up_by_system;
 };
 
 struct RedisState {
   bool is_away = false;
-  std::string why{};       // where it is
+  std::string why{};       // if it is away
   std::size_t queued = 0;  // requests that have not been answered
   std::size_t masters = 0;
   std::uint64_t reconnects = 0, redirects = 0;
-  std::uint64_t short_waits = 0;  // pipelines that too few replicas had in time
+  std::uint64_t short_waits = 0;  // pipelines that reached too few replicas in time
 };
 
-// Under which keys a Redis server has sessions and states.
+// The keys of sessions and states on a Redis server.
 
-// Sessions lie in 4,096 buckets by how their ids begin, in the order of the ids; all of a bucket
-// are in one slot of a cluster, and so is what is said of them together.
+// Sessions are in 4,096 buckets by the beginnings of their ids, in the order of the ids; all of a
+// bucket are in one slot of a cluster, and so is the data about all of them.
 inline constexpr int kRedisBuckets = 4096;
 
-// The bucket of an id, or of those that begin so. Ascending with the id, for arbitrary bytes; even
-// where ids begin with random hexadecimal digits.
+// The bucket of an id, or of ids that begin with it. Ascending with the id, for arbitrary bytes;
+// even for ids that begin with random hexadecimal digits.
 int redis_bucket(std::string_view id);
 
 struct RedisKeys {
@@ -127,7 +128,7 @@ struct RedisKeys {
   int slot = 0;
 };
 
-// A state lies in a slot of its own: sessions that were forked share it.
+// A state is in a slot of its own: sessions that were forked share it.
 struct RedisStateKeys {
   explicit RedisStateKeys(std::uint64_t where);
 
@@ -135,7 +136,7 @@ struct RedisStateKeys {
   int slot = 0;
 };
 
-// 16 hexadecimal digits each.
+// Names of states: 16 hexadecimal digits each.
 std::string redis_state_names(const std::vector<SessionStorage::StateRef>& states);
 std::string redis_state_name(std::uint64_t where);
 std::uint64_t redis_state_where(std::string_view name);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RedisStorage: claims, and what is read. redis_storage_writes.cpp has the writes, _states.cpp the
-// states and what is removed.
+// RedisStorage: claims and reads.
 #include "server/sessions/storage/redis/redis_storage.h"
 
 #include <algorithm>
@@ -24,20 +23,20 @@
 
 namespace lintel {
 
-// What scripts take and give, as bytes; and many questions at once.
+// Arguments and results of scripts, as bytes; many requests at once.
 
-// The largest row that is stored, and taken back from a server.
+// The largest row that is stored, and accepted from a server.
 inline constexpr std::size_t kMostRedisRowBytes = std::size_t{16} << 20;
 
 std::string text_of(std::span<const std::byte> bytes);
-Digest digest_from(const std::string& bytes);  // zeros where it is none
+Digest digest_from(const std::string& bytes);  // zeros if it is none
 
-// width: 1, 2 or 4 bytes each, little-endian.
+// Tokens as `width` bytes each, 1, 2 or 4, little-endian.
 std::string pack_tokens(std::span<const std::int32_t> tokens, int width);
 // False: `bytes` are not so many tokens of that width.
 bool unpack_tokens(const std::string& bytes, int width, std::span<std::int32_t> tokens);
 
-// Waits for all.
+// Sends all requests and waits for the answers.
 std::vector<RedisAnswer> ask_all(RedisClient& client, std::vector<RedisRequest> requests);
 
 std::string text_of(std::span<const std::byte> bytes) {
@@ -98,7 +97,7 @@ std::vector<RedisAnswer> ask_all(RedisClient& client, std::vector<RedisRequest> 
 namespace {
 
 constexpr std::size_t kMostUnanswered = 10'000;
-// Of a row, with the fields outside of it; list.lua ends after so many bytes of rows.
+// The bounds of a row, with the fields outside of it; list.lua ends after so many bytes of rows.
 constexpr RedisReplyBounds kMostOfRow{kMostRedisRowBytes + RedisReplyBounds::kLeastBytes, 16};
 constexpr std::size_t kMostListed = std::size_t{1} << 20;
 constexpr std::size_t kMostRows = 1000;
@@ -151,7 +150,7 @@ std::string RedisStorage::lease_in_ms() const {
 
 SessionError RedisStorage::failure_of(const RedisAnswer& answer) {
   if (!answer.arrived) return SessionError::kStoreAway;
-  // What is there is not what our scripts have written, and will not be so later.
+  // The stored data was not written by the server's scripts, and a repeat will not change that.
   const bool is_foreign = !answer.reply.is_error() || answer.reply.is_error("WRONGTYPE") ||
                           answer.reply.text.find("user_script") != std::string::npos;
   if (is_foreign && !answer.reply.is_error("OOM")) return SessionError::kDamaged;
@@ -176,7 +175,7 @@ SessionStorage::Opened RedisStorage::open_at(const SessionId& id, const Owner& o
                                              const Digest& at, const std::string& call) {
   Opened opened = ask_for(id, owner, &at, call);
   if (opened.outcome != SessionError::kHeld) return opened;
-  if (opened.row.id.empty()) return find(id, owner);  // it is held here
+  if (opened.row.id.empty()) return find(id, owner);  // held here
   opened.outcome = SessionError::kNone;
   return opened;
 }
@@ -192,8 +191,7 @@ SessionStorage::Opened RedisStorage::ask_for(const SessionId& id, const Owner& o
         held == held_.end() ||
         (held->second.is_given_up && !held->second.is_writing() && !held->second.is_healing);
     if (!is_free || !opening_.insert(id).second) {
-      // Of a call that ended for want of the store, and cannot give its claim back before that is
-      // there again.
+      // The claim of a call that ended without the store cannot be released before that is back.
       if (client_.state().is_away) return {.outcome = SessionError::kStoreAway};
       ++health_.claims_held;
       return {.outcome = SessionError::kHeld, .holder = options_.replica_id};
@@ -299,7 +297,7 @@ std::vector<SessionStorage::Row> RedisStorage::list(const std::string& model,
 std::vector<SessionStorage::Row> RedisStorage::list_prefix(const std::string& prefix,
                                                            const SessionId& after,
                                                            std::size_t limit) {
-  // In no bucket after that of the last id that begins so.
+  // The last id with the prefix is in the last bucket to list.
   std::vector<Row> rows = list_buckets(/*model=*/"", after, limit, std::nullopt,
                                        redis_bucket(prefix + "\x7f\x7f\x7f") + 1);
   std::erase_if(rows, [&](const Row& row) { return !row.id.starts_with(prefix); });
@@ -311,7 +309,7 @@ std::vector<SessionStorage::Row> RedisStorage::list_buckets(const std::string& m
                                                             std::size_t limit,
                                                             const std::optional<Owner>& owner,
                                                             int last) {
-  // Buckets that are asked at once; the first alone often suffices.
+  // Buckets that are listed at once; the first alone often suffices.
   constexpr int kMostAtOnce = 256;
   std::vector<Row> rows;
   int at_once = 1;
@@ -396,7 +394,7 @@ SessionStorage::Health RedisStorage::health() const {
   return health;
 }
 
-// RedisStorage: states, and what is removed.
+// RedisStorage: states and removals.
 
 SessionError RedisStorage::put_state(const SessionId& id, std::span<const std::byte> state,
                                      StateRef* ref) {
@@ -467,7 +465,7 @@ void RedisStorage::drop_states(const SessionId& id, std::vector<std::uint64_t> d
                           .slot = keys.slot,
                           .is_write = true,
                           .done = [](const RedisAnswer&) {}});
-                   }  // else a sweep does it
+                   }  // otherwise a sweep does it
                    if (left->fetch_sub(1) == 1) then();
                  }});
   }
@@ -484,7 +482,7 @@ void RedisStorage::count_sessions() {
   for (std::size_t i = 0; i < answers.size(); ++i) {
     counts_[i] = static_cast<std::size_t>(std::max<std::int64_t>(answers[i].reply.number, 0));
   }
-  // Many servers do not all begin with the same one.
+  // Random, so that servers do not all begin with the same one.
   next_swept_ = static_cast<int>(std::random_device()() % kRedisBuckets);
 }
 
@@ -532,7 +530,7 @@ std::size_t RedisStorage::sweep(std::size_t most) {
   return removed;
 }
 
-// RedisStorage: what is written, and written again where a failover has lost it.
+// RedisStorage: writes, and their repeats after a failover has lost them.
 
 namespace {
 
@@ -553,8 +551,8 @@ std::string stored_row(SessionStorage::Row row) {
   return text_of(encode_row(row));
 }
 
-// Outcomes of a commit's writes; `done` is called with the last of them. Where an exception
-// prevented the report of one, its outcome is unknown.
+// Outcomes of a commit's writes; `done` is called with the last of them. If an exception prevented
+// the report of one, its outcome is unknown.
 struct CommitOutcomes {
   CommitOutcomes(std::size_t count, SessionStorage::Done then)
       : outcomes(count, SessionError::kStoreAway),
@@ -581,7 +579,7 @@ bool gives_back(Kind kind) {
   return kind == Kind::kEnd || kind == Kind::kRelease || kind == Kind::kRemove;
 }
 
-// The arguments of write.lua from `what` to the tokens. row: empty: as it was.
+// Adds the arguments of write.lua from `what` to the tokens. row: empty: unchanged.
 void add_words(std::vector<std::string>& words, const char* what, bool is_history,
                const SessionStorage::Row& row, bool with_row, std::int64_t first, int width,
                std::span<const std::int32_t> tokens) {
@@ -632,8 +630,8 @@ RedisStorage::Taken RedisStorage::take(std::span<Write> writes) {
   const auto found = held_.find(writes.front().id);
   if (found == held_.end() || found->second.claim() != writes.front().claim) return taken;
   HeldSession& held = found->second;
-  // What is committed together stands together: tokens are nothing without what says where they
-  // come from.
+  // Writes that are committed together are stored together: tokens need the marks with their
+  // sources.
   for (Write& write : writes) {
     const bool is_of_it = write.id == writes.front().id && write.claim == held.claim();
     if (taken.sent != nullptr && (!is_of_it || gives_back(taken.sent->kind))) break;
@@ -662,7 +660,7 @@ RedisStorage::Taken RedisStorage::take(std::span<Write> writes) {
 
 HeldSession* RedisStorage::held_of(const HeldSession::Sent& sent) {
   const auto found = held_.find(sent.before.id);
-  // Another claim is none of its.
+  // A session with another claim is not the one it was sent for.
   return found == held_.end() || found->second.claim() != sent.claim ? nullptr : &found->second;
 }
 
@@ -728,8 +726,8 @@ void RedisStorage::create(const Write& write, Report report) {
         report(answer.is_replicated ? SessionError::kNone : SessionError::kStoreAway);
       }};
   if (row.states.empty()) return client_.ask(std::move(request));
-  // First the states are marked as shared; where this process dies in between, a sweep finds the
-  // marks that no row uses.
+  // First the states are marked as shared; if this process ends in between, a sweep finds the marks
+  // that no row uses.
   std::vector<std::string> waiting = {"SADD", keys.garbage};
   for (const StateRef& state : row.states) {
     waiting.push_back(redis_state_name(state.where) + row.id);
@@ -822,9 +820,9 @@ void RedisStorage::answered(const SentPtr& sent, const RedisAnswer& answer) {
 }
 
 void RedisStorage::stood(const SentPtr& sent, const RedisAnswer& answer) {
-  // Too few replicas have it: it stands, but may be lost, and is written again.
+  // Too few replicas have it: it is stored, but may be lost, and is written again.
   if (!answer.is_replicated) return refused(sent, SessionError::kStoreAway, /*may_stand=*/true);
-  std::vector<SentPtr> waiting;  // none, but where the claim was released while it was healed
+  std::vector<SentPtr> waiting;  // empty, unless the claim was released while it was healed
   std::vector<std::uint64_t> doomed;
   for (std::size_t i = 1; i < answer.reply.list.size(); ++i) {
     doomed.push_back(redis_state_where(answer.reply.at(i)));
@@ -852,7 +850,7 @@ void RedisStorage::refused(const SentPtr& sent, SessionError outcome, bool may_s
     if (HeldSession* const held = held_of(*sent)) {
       held->is_refused(*sent, may_stand);
       held->is_given_up |= sent->kind == Kind::kRelease;
-      // This server has no right to write any more; the claim is no use to keep.
+      // This server may no longer write; the claim is useless.
       const bool is_final =
           outcome == SessionError::kFenced || outcome == SessionError::kRolledBack;
       if (is_final && gives_back(sent->kind)) forget(*sent, waiting);
@@ -882,7 +880,7 @@ void RedisStorage::heal(const SentPtr& sent, const RedisReply& reply) {
         held.after_healing.push_back(sent);
         return;
       }
-      if (held.nonce != sent->nonce) {  // it was healed since this was sent
+      if (held.nonce != sent->nonce) {  // healed since this was sent
         sent->nonce = held.nonce;
         is_sent_again = sent->heals++ < kMostHeals;
       } else if (is_open && fence <= held.fence && sent->heals++ < kMostHeals) {

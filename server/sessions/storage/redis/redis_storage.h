@@ -26,27 +26,27 @@
 namespace lintel {
 
 // The server that runs a call on a session claims it, with a random nonce and for the duration of a
-// lease. Each write is a script that compares nonce, number and digest of the history with what is
-// there, so that nothing is written twice, late, or over what another has written. Where a failover
-// has lost what was written, the holder writes it again.
+// lease. Each write is a script that compares nonce, number and digest of the history with the
+// stored ones, so that nothing is written twice, late, or over the writes of another server. Writes
+// that a failover has lost are written again by the holder.
 //
 // docs/session_storage.md describes the protocol; scripts/common.lua the keys.
 class RedisStorage final : public SessionStorage {
  public:
   struct Options {
-    RedisOptions redis;  // its scripts are filled in
+    RedisOptions redis;  // the storage sets its scripts
     Duration lease = std::chrono::seconds(10);
-    // Who holds what is claimed. A server that starts again under its name takes over at once what
-    // it held before.
+    // The name of the holder of claims. A server that starts again under its name takes over at
+    // once the sessions that it held before.
     std::string replica_id = "lintel";
-    int swept_buckets = 64;  // looked into by one sweep()
-    // Nothing is removed where clocks differ by more.
+    int swept_buckets = 64;  // checked by one sweep()
+    // Nothing is removed if clocks differ by more.
     std::chrono::seconds clock_difference{60};
   };
 
   // Waits until the servers are known. Throws RedisError. `clock` outlives it.
   RedisStorage(Options options, const Clock& clock);
-  // What was claimed stays so, until its lease ends or the next boot of this replica takes it.
+  // Leaves claims until their leases end or the next boot of this replica takes them.
   ~RedisStorage() override;
 
   bool is_shared() const override { return true; }
@@ -74,39 +74,41 @@ class RedisStorage final : public SessionStorage {
   using SentPtr = HeldSession::SentPtr;
   using Report = std::function<void(SessionError)>;
 
-  // last: the first bucket that is not asked.
+  // Lists sessions of the buckets before `last`.
   std::vector<Row> list_buckets(const std::string& model, const SessionId& after, std::size_t limit,
                                 const std::optional<Owner>& owner, int last);
-  // at, call: as open_at(); null and empty: however it stands. kHeld: with the row.
+  // Claims a session. at, call: as open_at(); null and empty: without these conditions. kHeld: with
+  // the row.
   Opened ask_for(const SessionId& id, const Owner& owner, const Digest* at, const std::string& call)
       EXCLUDES(mutex_);
   // The first of `writes`, and the following ones that one script can carry.
   struct Taken {
-    SentPtr sent{};                       // to be sent; null: nothing is
-    std::optional<SessionError> known{};  // neither: its claim is not here
+    SentPtr sent{};                       // to be sent; null: nothing
+    std::optional<SessionError> known{};  // neither: the claim is not here
     std::size_t count = 1;
   };
   Taken take(std::span<Write> writes) EXCLUDES(mutex_);
-  // The claim that it was sent under; null: it is not here any more.
+  // The session whose claim it was sent under; null: it is no longer here.
   HeldSession* held_of(const HeldSession::Sent& sent) REQUIRES(mutex_);
-  // Nothing is known of that claim any more; `waiting`: whose callers still wait for an answer.
+  // Forgets that claim; `waiting` receives writes whose callers still wait for an answer.
   void forget(const HeldSession::Sent& sent, std::vector<SentPtr>& waiting) REQUIRES(mutex_);
   void create(const Write& write, Report report);
-  // One whose claim is not here.
+  // Checks the outcome of a write whose claim is not here.
   void check(const Write& write, const Report& report);
   void send(const SentPtr& sent);
   void answered(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);
   void stood(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);
   void refused(const SentPtr& sent, SessionError outcome, bool may_stand) EXCLUDES(mutex_);
-  // The store is not where the write begins: what was lost is written first, where that may be.
+  // Heals a store that is not at the beginning of the write: writes the lost tokens first, if that
+  // is allowed.
   void heal(const SentPtr& sent, const RedisReply& reply) EXCLUDES(mutex_);
   void healed(const SentPtr& sent, const RedisAnswer& answer,
               const std::array<std::byte, 16>& nonce) EXCLUDES(mutex_);
   void prolong(HeldSession& held, TimePoint asked_at) REQUIRES(mutex_);
-  // States that a session names no more; then `then` is called.
+  // Drops states that a session no longer names; then calls `then`.
   void drop_states(const SessionId& id, std::vector<std::uint64_t> doomed,
                    std::function<void()> then);
-  // What an answer without a script's own word means.
+  // The error of an answer that no script gave.
   SessionError failure_of(const RedisAnswer& answer) EXCLUDES(mutex_);
   std::string lease_in_ms() const;
   void renew_until_closed() EXCLUDES(mutex_);
@@ -116,19 +118,19 @@ class RedisStorage final : public SessionStorage {
   const Clock& clock_;
   std::string boot_;
 
-  Mutex sending_;  // before mutex_: what is prepared under that is sent in the same order
+  Mutex sending_;  // before mutex_: writes prepared under it are sent in the same order
   mutable Mutex mutex_;
   CondVar closed_;
   bool is_closing_ GUARDED_BY(mutex_) = false;
   std::map<SessionId, HeldSession> held_ GUARDED_BY(mutex_);
   std::set<SessionId> opening_ GUARDED_BY(mutex_);
-  // Nonces of claims that were not answered, and may be granted yet: asked for again they are one.
+  // Nonces of claims without an answer, which may still be granted: a repeat is the same claim.
   std::map<SessionId, Claim> unanswered_ GUARDED_BY(mutex_);
   Health health_ GUARDED_BY(mutex_);
   bool is_full_ GUARDED_BY(mutex_) = false;
-  std::vector<std::size_t> counts_ GUARDED_BY(mutex_);  // sessions by bucket, as seen last
+  std::vector<std::size_t> counts_ GUARDED_BY(mutex_);  // sessions by bucket, as last seen
   int next_swept_ GUARDED_BY(mutex_) = 0;
-  RedisClient client_;   // its thread uses the rest, until it is stopped
+  RedisClient client_;   // its thread uses the members above, until it is stopped
   std::thread renewer_;  // so does this one
 };
 

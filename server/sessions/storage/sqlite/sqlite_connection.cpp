@@ -12,7 +12,7 @@ SqliteConnection::SqliteConnection(const std::filesystem::path& file, const std:
     if (opened != SQLITE_OK) fail("open");
     sqlite3_extended_result_codes(database_, 1);
     // EXCLUSIVE before anything is read: the log's index is then in this process's memory, and no
-    // second connection can get in. Checkpoints are ours to choose.
+    // second connection can get in. The caller chooses the times of checkpoints.
     constexpr char kSettings[] =
         "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
         "PRAGMA wal_autocheckpoint=0; PRAGMA mmap_size=0; PRAGMA cell_size_check=ON;"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SqliteConnection and SqliteStatement: SQLite, as far as the storage needs it, with exceptions.
+// SqliteConnection and SqliteStatement: the functions of SQLite that the storage needs, with
+// exceptions.
 #pragma once
 
 #include <sqlite3.h>
@@ -32,19 +33,19 @@ class SqliteConnection {
   SqliteConnection(const SqliteConnection&) = delete;
   SqliteConnection& operator=(const SqliteConnection&) = delete;
 
-  // Whether there is such a file. `vfs`: as above.
+  // True if there is such a file. `vfs`: as above.
   static bool exists(const std::filesystem::path& file, const std::string& vfs);
 
   void run(const char* sql);
-  std::int64_t number(const char* sql);  // that it returns
+  std::int64_t number(const char* sql);  // the query's result
   // Overwrites bytes of a blob with zeros, in the transaction that is open.
   void zero_blob(const char* table, const char* column, std::int64_t row, std::int64_t offset,
                  std::int64_t bytes);
   void roll_back() noexcept;
-  std::size_t log_bytes() const;  // of the write-ahead log that no checkpoint has emptied
-  // Moves what it holds into the database; `cuts_log`: and gives its room back.
+  std::size_t log_bytes() const;  // of the write-ahead log since the last checkpoint
+  // Moves the log into the database; `cuts_log`: and frees its room.
   void checkpoint(bool cuts_log = false);
-  // Closing writes nothing more: after a failed write the file's content is unknown.
+  // Prevents writes on closing: after a failed write the file's content is unknown.
   void leave_alone();
 
  private:
@@ -73,8 +74,8 @@ class SqliteStatement {
     (bind(++at, values), ...);
     return *this;
   }
-  bool step();  // whether there is a row
-  void run() {  // one that returns none
+  bool step();  // true if there is a row
+  void run() {  // for statements without rows
     step();
     sqlite3_reset(statement_);
   }

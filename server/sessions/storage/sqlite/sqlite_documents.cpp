@@ -21,15 +21,15 @@ namespace {
 constexpr std::int64_t kDocumentsApplication = 0x4C4E5444;  // "LNTD"
 constexpr std::int64_t kDocumentsVersion = 1;
 constexpr std::size_t kPageBytes = 4096;
-// Of a document's rows and of the pages around them, in a transaction.
+// Bytes of a document's rows and of the pages around them, in a transaction.
 constexpr std::size_t kBytesAround = std::size_t{256} << 10;
 constexpr std::size_t kSweptBytes = std::size_t{16} << 20;  // of bodies at a time, or one
 
-// What `hidden` says of a document: shown; removed, but others continue it; removed, and its body
-// is still to be emptied.
+// Values of the column `hidden`: shown; removed, but others continue it; removed, and its body is
+// still to be emptied.
 constexpr std::int64_t kShown = 0, kHidden = 1, kDropped = 2;
 
-// Bodies lie apart: what else changes of a document does not write them again.
+// Bodies are in a table of their own: other changes of a document do not write them again.
 constexpr char kDocumentTables[] = R"(
 BEGIN;
 CREATE TABLE document(id BLOB PRIMARY KEY, owner BLOB NOT NULL, parent BLOB NOT NULL,
@@ -43,7 +43,7 @@ PRAGMA user_version=1;
 COMMIT;
 )";
 
-// Made where it lacks, too: databases of the same version had none.
+// Also made if it is missing: older databases of the same version have none.
 constexpr char kUnfinishedTable[] = R"(
 CREATE TABLE IF NOT EXISTS unfinished(id BLOB PRIMARY KEY, owner BLOB NOT NULL,
   runner BLOB NOT NULL) WITHOUT ROWID;
@@ -53,7 +53,7 @@ std::int64_t document_micros(DocumentStorage::Time time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
 }
 
-// Of all that a row and its body say, but for what changes without them.
+// The hash of a row and its body, except for fields that change without them.
 std::string hash_of_document(const Document& document) {
   std::string text;
   const std::string version = std::to_string(document.version);
@@ -65,7 +65,7 @@ std::string hash_of_document(const Document& document) {
   return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
 }
 
-// Runs `step`, and says what a failure of it is.
+// Runs `step`, and classifies its failure.
 template <typename Step, typename Broken, typename Full>
 SessionError outcome_of(const Step& step, const Broken& broken, const Full& full) {
   try {
@@ -95,7 +95,7 @@ struct SqliteDocuments::Statements {
         remove_body(connection, "DELETE FROM body WHERE id=?"),
         hide(connection, "UPDATE document SET hidden=1 WHERE id=?"),
         dropped(connection, "SELECT id FROM document WHERE expires=? AND hidden=2 LIMIT ?"),
-        // They have expired then: a sweep finds them.
+        // They have expired then, so a sweep finds them.
         let_go(connection, "UPDATE document SET expires=0 WHERE id=?"),
         leave_body(connection, "UPDATE document SET hidden=2, parent=x'', expires=0 WHERE id=?"),
         body_row(connection, "SELECT rowid, length(body) FROM body WHERE id=?"),
@@ -146,7 +146,7 @@ SqliteDocuments::~SqliteDocuments() {
 void SqliteDocuments::open() {
   if (connection_ != nullptr) return;
   const std::filesystem::path file = directory_ / "documents.db";
-  options_.open_file(file);  // with its permissions
+  options_.open_file(file);  // sets its permissions
   auto connection = std::make_unique<SqliteConnection>(file, options_.sqlite_vfs);
   std::unique_ptr<StorageFile> reserve;
   std::unique_ptr<Statements> statements;
@@ -172,14 +172,14 @@ void SqliteDocuments::open() {
     statements = std::make_unique<Statements>(*connection);
     reserve = options_.open_file(directory_ / "documents.reserve");
   } catch (...) {
-    connection->leave_alone();  // it stays as it was found, or as a failed write left it
+    connection->leave_alone();  // unchanged, as found or as a failed write left it
     throw;
   }
   bytes_of_ = std::move(bytes_of);
   statements_ = std::move(statements);
   connection_ = std::move(connection);
   reserve_ = std::move(reserve);
-  // As much of it as there is; more where the process was killed as it stored a large document.
+  // The present size; larger if the process was killed while it stored a large document.
   constexpr std::size_t kStep = std::size_t{64} << 10;
   std::byte last{};
   while (reserved_ < options_.reserve_bytes &&
@@ -295,19 +295,19 @@ void SqliteDocuments::cut_reserve(std::size_t bytes) {
   reserved_ = std::min(reserved_, bytes);
   try {
     reserve_->cut(reserved_);
-  } catch (const std::system_error&) {  // what is left of it is written over
+  } catch (const std::system_error&) {  // the rest of it is overwritten
   }
 }
 
 template <typename Body>
 SessionError SqliteDocuments::add(std::size_t bytes, const Body& body) {
   if (const SessionError error = prepare(); error != SessionError::kNone) return error;
-  // Of the log: each page has a header.
+  // Bytes in the log: each page has a header.
   const std::size_t needed = bytes + bytes / 64 + kBytesAround;
   const std::size_t reserve = std::max(options_.reserve_bytes, needed + kBytesAround);
   const std::size_t most_before = options_.log_bytes - std::min(needed, options_.log_bytes);
   SessionError error = SessionError::kStoreFull;
-  // All that is in the log afterwards has room in the database, if only that of the reserve.
+  // The database has room for the whole log afterwards, with the reserve if necessary.
   if ((!is_log_beyond(most_before) || empty_log(/*cuts_log=*/false)) && make_reserve(reserve)) {
     error = transact(body);
   }
@@ -320,7 +320,7 @@ SessionError SqliteDocuments::add(std::size_t bytes, const Body& body) {
   }
   if (error == SessionError::kNone && health_.state == Health::State::kFull) health_ = {};
   if (error == SessionError::kStoreFull) note_full("there is no room on the disk");
-  // It stands, also where the log cannot be emptied.
+  // The write is durable even if the log cannot be emptied.
   if (is_full || is_log_beyond(options_.log_bytes)) {
     empty_log(/*cuts_log=*/is_full);
     make_reserve(options_.reserve_bytes);
@@ -572,7 +572,7 @@ std::size_t SqliteDocuments::sweep(std::size_t most) {
                           });
                           return ids;
                         };
-  // Bodies first: they take room.
+  // Bodies are removed first: they take most room.
   std::size_t bytes = 0;
   for (const std::string& id : list(statements_->dropped, 0, most)) {
     if (bytes >= kSweptBytes || !wipe(id, bytes)) return swept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SqliteStorage, what happens when it is opened.
+// SqliteStorage: recovery when it is opened.
 #include <algorithm>
 #include <utility>
 
@@ -48,7 +48,7 @@ void SqliteStorage::scan_journal() {
       return;
     }
     if (found == tails_.end()) {
-      // What is left of a session that was removed and folded ends with its kRemove.
+      // The remaining records of a session that was removed and folded end with its kRemove.
       if (outcome == SessionError::kDamaged) bad.insert(id);
       if (write->kind == Write::Kind::kRemove) {
         unfinished.erase(id);
@@ -112,13 +112,13 @@ void SqliteStorage::set_aside(const std::set<SessionId>& sessions,
 
 void SqliteStorage::count_slots() {
   for (const std::size_t slot_bytes : directory_.slot_sizes()) {
-    slab_for(StateSlab::state_bytes_of(slot_bytes));  // also those that nothing names any more
+    slab_for(StateSlab::state_bytes_of(slot_bytes));  // also those that no state refers to
   }
   schema_->each_slot([this](std::size_t bytes, std::uint64_t where, const SessionId&) {
     slab_for(bytes).use(where);
   });
-  // What the journal says of sessions whose rows do not know it yet. First what is in use: a slot
-  // that one gave up may be another's by now.
+  // Changes in the journal that the rows do not have yet. Slots in use come first: a slot that one
+  // session released may be another's by now.
   const auto each_difference = [this](bool of_journal, const auto& each) {
     for (const auto& [id, tail] : tails_) {
       static const std::vector<StateRef> kNone;

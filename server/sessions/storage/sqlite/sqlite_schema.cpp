@@ -39,7 +39,7 @@ PRAGMA user_version=1;
 COMMIT;
 )";
 
-// A hash of numbers and bytes in turn. Each with its length: "ab", "c" is not "a", "bc".
+// A hash of numbers and byte strings, each with its length: "ab", "c" is not "a", "bc".
 class RowHash {
  public:
   RowHash() { XXH3_64bits_reset(&state_); }
@@ -120,7 +120,7 @@ SqliteSchema::Found SqliteSchema::find(const SessionId& id) {
   const std::int64_t seq = find_.number(0);
   const std::span<const std::byte> body = find_.bytes(1);
   std::optional<SessionStorage::Row> row = decode_row(body);
-  // What the indices go by is said twice; the two have to agree.
+  // Indexed fields are stored twice; the two have to agree.
   found.damaged = !row || row->id != id || find_.number(2) != hash_of_session(*row, seq, body) ||
                   find_.text(3) != row->owner || find_.text(4) != row->model ||
                   find_.number(5) != micros_of(row->expires) ||
@@ -134,7 +134,7 @@ bool SqliteSchema::store(const StorageSession& session, std::int64_t seq,
                          const std::vector<SchemaStateRef>& states) {
   const SessionStorage::Row& row = session.row();
   const std::vector<std::int32_t>& tokens = session.tokens();
-  // The chunk in which the new tokens begin keeps those before them.
+  // The chunk in which the new tokens begin keeps its earlier ones.
   const std::int64_t first = session.first();
   Chunk next{chunk_start(first), {}};
   if (first > next.first && first > row.base) {

@@ -31,7 +31,7 @@ SqliteStorage::SqliteStorage(Options options, const Clock& clock)
     : options_(std::move(options)), clock_(clock), directory_(options_.directory) {
   MutexLock lock(store_mutex_);
   const auto fail = [this](const char* why) REQUIRES(store_mutex_) {
-    // What is there stays as it was found, for people.
+    // The files are left as they were found, for inspection.
     if (connection_ != nullptr) connection_->leave_alone();
     throw StorageError("session store " + options_.directory.string() + ": " + why);
   };
@@ -41,7 +41,7 @@ SqliteStorage::SqliteStorage(Options options, const Clock& clock)
     acknowledged_ =
         std::make_unique<CommitWatermark>(options_.open_file(directory_.acknowledged()));
     reserve_ = options_.open_file(directory_.reserve());
-    reserve_->cut(options_.reserve_bytes);  // more where the process was killed as it made it
+    reserve_->cut(options_.reserve_bytes);  // larger if the process was killed while making it
     scan_journal();
     count_slots();
     drop_states_beyond_limit();
@@ -171,7 +171,7 @@ SessionError SqliteStorage::read_tokens(const SessionId& id, std::int64_t first,
     if (outcome != SessionError::kNone) return outcome;
     const std::int64_t end = first + static_cast<std::int64_t>(tokens.size());
     if (first < row.base || end > row.position) return SessionError::kNotFound;
-    // Those of its rows, then those of the journal.
+    // The tokens in its rows, then those in the journal.
     const auto tail = tails_.find(id);
     const std::int64_t stored_end =
         tail == tails_.end() ? end : std::clamp(tail->second.session.first(), first, end);
@@ -200,7 +200,7 @@ SessionError SqliteStorage::put_state(const SessionId& id, std::span<const std::
       if (health_.state == Health::State::kBroken) return SessionError::kStoreBroken;
       const auto held = held_.find(id);
       if (held == held_.end()) return SessionError::kFenced;
-      // What room there is the reserve has to have first.
+      // Free room is for the reserve first.
       if (!has_reserve_ && options_.reserve_bytes > 0) return SessionError::kStoreFull;
       claim = held->second.claim;
       slab = &slab_for(state.size());
@@ -248,7 +248,7 @@ std::vector<SessionStorage::Row> SqliteStorage::list(const std::string& model,
                                                      const SessionId& after, std::size_t limit,
                                                      const std::optional<Owner>& owner) {
   MutexLock lock(store_mutex_);
-  // Ids of the index and of the journal, merged; then each row as it stands now.
+  // Ids of the index and of the journal, merged; then each session's current row.
   std::vector<Row> rows;
   auto tail = tails_.upper_bound(after);
   const auto take = [&](const SessionId& id) {
@@ -267,7 +267,7 @@ std::vector<SessionStorage::Row> SqliteStorage::list(const std::string& model,
     });
     while (tail != tails_.end() && rows.size() < limit) take((tail++)->first);
   } catch (const SqliteError&) {
-    // Those before the damage.
+    // Returns the rows before the damage.
   }
   return rows;
 }
@@ -343,17 +343,17 @@ void SqliteStorage::sync_states() {
   try {
     for (StateSlab* const slab : slabs) slab->sync();
   } catch (const std::system_error&) {
-    // States are a cache, each with a checksum: what is not there will be found missing.
+    // States are a cache, each with a checksum: a lost one is detected when it is read.
   }
 }
 
-// SqliteStorage, what it does where the disk is full: which room there is to free, and for whom.
+// SqliteStorage: freeing room when the disk is full.
 
 namespace {
 
-constexpr std::size_t kFirstDrop = std::size_t{1} << 20;  // of states, then twice as much each time
+constexpr std::size_t kFirstDrop = std::size_t{1} << 20;  // of states, doubled each time
 constexpr std::size_t kSessionsAtOnce = 256;
-constexpr std::size_t kLeastReserve = 8;  // a part of it
+constexpr std::size_t kLeastReserve = 8;  // the smallest part
 
 }  // namespace
 
@@ -376,7 +376,7 @@ SessionError SqliteStorage::transact_making_room(
     health_.why = "there is no room on the disk";
   }
   if (outcome != SessionError::kStoreFull || !has_removals) return outcome;
-  // The reserve, and what the log takes, are for those that give room back.
+  // The reserve, and the room of the log, are for writes that free room.
   cut_reserve();
   const std::string why = health_.why;
   std::set<SessionId> later;
@@ -392,11 +392,11 @@ SessionError SqliteStorage::transact_making_room(
   if (outcome != SessionError::kNone) return outcome;
   unfolded_.merge(later);
   empty_log(/*cuts_log=*/true);
-  // Their pages are free for what comes next, if there is room to say so.
+  // Folding frees their pages for later writes, if there is room for the fold.
   transact([&](Transaction& transaction) REQUIRES(store_mutex_) { fold_some(transaction); });
   if (health_.state == Health::State::kBroken) return SessionError::kNone;
   empty_log(/*cuts_log=*/true);
-  if (health_.state == Health::State::kOk) {  // that it took a removal says nothing of the rest
+  if (health_.state == Health::State::kOk) {  // a removal that succeeded does not change this
     health_.state = Health::State::kFull;
     health_.why = why;
   }
@@ -422,13 +422,13 @@ bool SqliteStorage::make_reserve() {
   std::byte last{};
   has_reserve_ = reserve_->read(options_.reserve_bytes - 1, std::span(&last, 1), {}) == 1;
   const auto is_over = [&]() REQUIRES(store_mutex_) {
-    return has_reserve_ || health_.state == Health::State::kBroken;  // which it reports itself
+    return has_reserve_ || health_.state == Health::State::kBroken;  // reported there
   };
   if (is_over() || write_reserve(options_.reserve_bytes) || is_over()) return true;
   if (connection_->log_bytes() > 0) empty_log(/*cuts_log=*/true);
   while (!write_reserve(options_.reserve_bytes) && !is_over()) {
     if (drop_states(options_.reserve_bytes) > 0) continue;
-    // Less of it, and the rest of the room is for writes.
+    // A smaller reserve leaves the rest of the room to writes.
     for (std::size_t part = 2; part <= kLeastReserve && !is_over(); part *= 2) {
       write_reserve(options_.reserve_bytes / part);
     }
@@ -447,7 +447,7 @@ void SqliteStorage::cut_reserve() {
 
 bool SqliteStorage::write_reserve(std::size_t bytes) {
   try {
-    take_room(*reserve_, 0, 2 * bytes);  // at first twice as much: as much room is left to writes
+    take_room(*reserve_, 0, 2 * bytes);  // first twice as much: so much room remains for writes
     reserve_->cut(bytes);
     has_reserve_ = true;
   } catch (const std::system_error& error) {
@@ -478,7 +478,7 @@ std::size_t SqliteStorage::drop_states(std::size_t bytes) {
         if (!tail.stored && freed < bytes) freed += drop_states_of(id);
       }
     }
-  } catch (const SqliteError&) {  // what a damaged page has is not dropped
+  } catch (const SqliteError&) {  // states of a damaged page are not dropped
   } catch (const std::system_error&) {
   }
   nothing_to_drop_ = freed == 0;
@@ -486,7 +486,7 @@ std::size_t SqliteStorage::drop_states(std::size_t bytes) {
 }
 
 std::size_t SqliteStorage::drop_states_of(const SessionId& id) {
-  // A call may be about to make one of them the beginning of its history.
+  // A call may be about to begin its history with one of them.
   if (held_.contains(id)) return 0;
   Row row;
   if (row_of(id, &row) != SessionError::kNone || row.base > 0) return 0;
@@ -572,7 +572,7 @@ SessionError SqliteStorage::shorten_some(const ExpiryOf& expiry_of, SessionId& a
     ids.push_back(id);
     return ids.size() < kSessionsAtOnce;
   });
-  // Of the journal's those that come before the next page.
+  // Sessions in the journal that come before the next page.
   const SessionId last = ids.size() < kSessionsAtOnce ? SessionId() : ids.back();
   for (auto tail = tails_.upper_bound(after); tail != tails_.end(); ++tail) {
     if (last.empty() || tail->first < last) ids.push_back(tail->first);
@@ -612,7 +612,7 @@ SessionError SqliteStorage::shorten_some(const ExpiryOf& expiry_of, SessionId& a
   return outcome;
 }
 
-// SqliteStorage, what writes: the thread that commits, and what a transaction is made of.
+// SqliteStorage: the committing thread and its transactions.
 
 namespace {
 
@@ -736,7 +736,7 @@ SessionError SqliteStorage::transact(const std::function<void(Transaction&)>& bo
     health_.state = Health::State::kFull;
     health_.why = error.what();
     return SessionError::kStoreFull;
-  } catch (const std::exception& error) {  // of a slab, or one that nothing foresaw
+  } catch (const std::exception& error) {  // of a slab, or an unexpected one
     fail();
     break_off(error.what());
     return SessionError::kStoreBroken;
@@ -757,7 +757,7 @@ void SqliteStorage::checkpoint(std::size_t bytes) {
     schema_->note_seq(last_seq_);
     connection_->checkpoint();
   } catch (const SqliteError& error) {
-    // What was committed stands in the log. A full disk leaves it there.
+    // Committed data is in the log. A full disk leaves it there.
     if (error.code() != SQLITE_FULL && error.code() != SQLITE_NOMEM) break_off(error.what());
   }
 }
@@ -799,7 +799,7 @@ SessionError SqliteStorage::write(const Write& write, Transaction& transaction) 
   } else {
     return change(tail, write, transaction);
   }
-  if (tail->second.first_seq == 0) forget_tail(tail);  // it was only looked at
+  if (tail->second.first_seq == 0) forget_tail(tail);  // it was only read
   return outcome;
 }
 
@@ -830,7 +830,7 @@ SessionError SqliteStorage::change(Tails::iterator found, const Write& write,
     transaction.let_go.emplace_back(write.id, std::move(held->second));
     held_.erase(held);
   }
-  // States that a call stores on its way are in the journal alone, as its tokens are.
+  // States that a call stores while it runs are only in the journal, as its tokens are.
   const bool is_idle = tail.session.row().call.empty();
   const bool has_new_states = transaction.states_before.at(write.id) != tail.session.row().states;
   if (removes || releases || (is_idle && has_new_states)) transaction.fold.insert(write.id);
@@ -865,7 +865,7 @@ void SqliteStorage::fold_some(Transaction& transaction) {
     }
   }
   if (transaction.folded.empty()) return;
-  // The last record stays, for those after it to be counted on from.
+  // The last record stays, so that the next ones are numbered after it.
   transaction.keep_from = last_seq_;
   for (const auto& [seq, id] : by_first_seq_) {
     if (transaction.fold.contains(id)) continue;
@@ -880,7 +880,7 @@ void SqliteStorage::fold(const SessionId& id, Transaction& transaction) {
   if (tail.session.removed()) {
     schema_->remove(id, tail.stored_states);
   } else if (!schema_->store(tail.session, tail.last_seq, tail.stored_states)) {
-    // Its earlier tokens are damaged: it can be read no more, and is kept for people.
+    // Its earlier tokens are damaged: it can no longer be read, and is kept for inspection.
     schema_->quarantine(id);
     transaction.damaged.push_back(id);
   }
@@ -892,7 +892,7 @@ void SqliteStorage::sync_base_states(const Transaction& transaction) {
   for (const auto& [id, before] : transaction.states_before) {
     const Row& row = tails_.at(id).session.row();
     for (const StateRef& state : row.states) {
-      // What lies before the history's base is in its states alone: they are no cache.
+      // Tokens before the history's base are only in its states, which are required.
       if (row.base > 0) slab_for(state.bytes).sync();
     }
   }

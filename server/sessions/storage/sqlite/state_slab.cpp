@@ -77,8 +77,8 @@ void StateSlab::clear(std::uint64_t index) {
   try {
     file_->punch(offset_of(index), slot_bytes_);
   } catch (const std::system_error&) {
-    // It stays until the next state is written there; a disk that does not even take this says so
-    // where it matters.
+    // The content stays until the next state is written there; a disk with such errors fails more
+    // important writes, too.
   }
   MutexLock lock(mutex_);
   const std::size_t word = index / 64;
@@ -138,7 +138,7 @@ void StateSlab::sync() {
   {
     MutexLock lock(mutex_);
     if (!written_) return;
-    written_ = false;  // of what is written from now on nothing is promised
+    written_ = false;  // later writes are not covered
   }
   try {
     file_->sync();

@@ -55,7 +55,7 @@ class PosixStorageFile : public StorageFile {
                    std::span<std::byte> body) override {
     const auto begin = static_cast<off_t>(offset);
     const auto all = static_cast<off_t>(head.size() + body.size());
-    // All of it is asked of the disk at once, not a stretch after the other.
+    // The disk reads all of it at once, not one range after the other.
     if (!body.empty()) posix_fadvise(file_, begin, all, POSIX_FADV_WILLNEED);
     off_t done = 0;
     while (!head.empty() || !body.empty()) {
@@ -116,7 +116,7 @@ void sync_directory(const std::filesystem::path& path) {
   if (failed != 0) throw_errno("fsync");
 }
 
-// The one who holds the lock, as it says of itself.
+// The holder of the lock, by the content of its file.
 std::string holder_of(int lock) {
   std::array<char, 32> text{};
   const ssize_t count = pread(lock, text.data(), text.size(), 0);
@@ -126,7 +126,7 @@ std::string holder_of(int lock) {
   return pid.empty() ? "another process" : "pid " + pid;
 }
 
-// lost+found is there where a volume is mounted.
+// True for names that a storage may have, or the root of a volume: lost+found.
 bool is_of_a_storage(const std::string& name) {
   static const std::regex kOurs(
       R"(lock|acknowledged|reserve|lost\+found|(sessions|documents)\.db(-wal|-shm|-journal)?|)"
@@ -134,8 +134,8 @@ bool is_of_a_storage(const std::string& name) {
   return std::regex_match(name, kOurs);
 }
 
-// A descriptor, or -1 with errno: ELOOP for a symbolic link, which is not followed, EINVAL for what
-// is no regular file.
+// A descriptor, or -1 with errno: ELOOP for a symbolic link, which is not followed, EINVAL for
+// other files that are not regular.
 int open_regular(const std::filesystem::path& path) {
   const int file =
       open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
@@ -147,8 +147,8 @@ int open_regular(const std::filesystem::path& path) {
   return -1;
 }
 
-// What lets other users into a directory, in words; empty: nothing does any more. Where the mode
-// cannot be changed, as that of a volume that is mounted for a group, its group may stay.
+// The reason, in words, why other users may access a directory; empty: none may. If the mode cannot
+// be changed, as for a volume that is mounted for a group, its group may stay.
 std::string still_open_to_others(const std::filesystem::path& path) {
   const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return std::generic_category().message(errno);
@@ -215,8 +215,8 @@ StorageDirectory::StorageDirectory(std::filesystem::path path) : path_(std::move
   lock_ = open_regular(path_ / "lock");
   if (lock_ < 0) fail("lock: " + std::generic_category().message(errno));
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) fail("in use by " + holder_of(lock_));
-  // Of one length, so that nothing has to be truncated (which ext4 takes for a file's replacement,
-  // and writes out at once).
+  // The text has a fixed length, so that nothing has to be truncated (which ext4 takes for a file's
+  // replacement, and writes out at once).
   std::string pid = std::to_string(getpid());
   pid.resize(15, ' ');
   pid += '\n';
@@ -229,7 +229,7 @@ StorageDirectory::StorageDirectory(std::filesystem::path path) : path_(std::move
   close(database_file);
 }
 
-StorageDirectory::~StorageDirectory() { close(lock_); }  // and the lock is free
+StorageDirectory::~StorageDirectory() { close(lock_); }  // and frees the lock
 
 std::vector<std::size_t> StorageDirectory::slot_sizes() const {
   constexpr std::string_view kBefore = "states-", kBehind = ".slab";

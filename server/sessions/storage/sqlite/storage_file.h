@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a storage needs of a file system in addition to its database: a directory of its own, and
-// files of slots.
+// File system access of a storage in addition to its database: a directory of its own, and files of
+// slots.
 #pragma once
 
 #include <cstddef>
@@ -22,27 +22,27 @@ class StorageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A file that is written in places. Thread-safe, as far as places differ. Throws std::system_error.
+// A file with writes at any offset. Thread-safe for disjoint ranges. Throws std::system_error.
 class StorageFile {
  public:
   virtual ~StorageFile() = default;
-  // Both parts as one write, unless the system takes less at once.
+  // Writes both parts at once, unless the system takes less at once.
   virtual void write(std::uint64_t offset, std::span<const std::byte> head,
                      std::span<const std::byte> body) = 0;
-  // Fills `head`, then `body`, as one read. Returns how many bytes there were: fewer at the file's
-  // end alone.
+  // Fills `head`, then `body`, with one read. Returns how many bytes there were: fewer only at the
+  // end of the file.
   virtual std::size_t read(std::uint64_t offset, std::span<std::byte> head,
                            std::span<std::byte> body) = 0;
-  // What was written is on the disk when it returns.
+  // Syncs all writes to the disk.
   virtual void sync() = 0;
-  // The bytes read as zeros from now on, and take no room where the file system can do that.
+  // Zeroes the bytes, and frees their room if the file system can do that.
   virtual void punch(std::uint64_t offset, std::uint64_t bytes) = 0;
-  // Whether any of these bytes takes room on the disk; true where the file system cannot tell.
+  // True if any of these bytes takes room on the disk, or the file system cannot report it.
   virtual bool has_data(std::uint64_t offset, std::uint64_t bytes) = 0;
   // Frees the room of these bytes, which read as zeros from now on, and needs none itself. False,
   // and nothing changed: the file system cannot do that.
   virtual bool give_back(std::uint64_t offset, std::uint64_t bytes) = 0;
-  // The file has at most so many bytes from now on.
+  // Truncates the file to at most `bytes`.
   virtual void cut(std::uint64_t bytes) = 0;
 };
 
@@ -51,13 +51,13 @@ using OpenStorageFile = std::function<std::unique_ptr<StorageFile>(const std::fi
 // symbolic link.
 std::unique_ptr<StorageFile> open_storage_file(const std::filesystem::path& path);
 
-// Writes bytes [from, to) that no file system stores in fewer, so that their room is taken. Throws
-// std::system_error.
+// Writes incompressible bytes [from, to), so that their room is taken. Throws std::system_error.
 void take_room(StorageFile& file, std::size_t from, std::size_t to);
-// Whether the error says that there is no room on the disk.
+// True if the error means that there is no room on the disk.
 bool is_want_of_room(const std::system_error& error);
 
-// A directory that this process has to itself: `lock` in it is flock()ed, and says who.
+// A directory for the exclusive use of this process: its file `lock` is flock()ed, and names the
+// process.
 class StorageDirectory {
  public:
   // Creates it where it is missing, and sets mode 0700 in any case. Throws StorageError: in use by
@@ -71,7 +71,7 @@ class StorageDirectory {
   std::filesystem::path database() const { return path_ / "sessions.db"; }
   std::filesystem::path acknowledged() const { return path_ / "acknowledged"; }
   std::filesystem::path reserve() const { return path_ / "reserve"; }
-  // Sizes of the slots that there are slabs of.
+  // The slot sizes of the existing slabs.
   std::vector<std::size_t> slot_sizes() const;
   std::filesystem::path slab(std::size_t slot_bytes) const {
     return path_ / ("states-" + std::to_string(slot_bytes) + ".slab");
@@ -82,20 +82,20 @@ class StorageDirectory {
   int lock_ = -1;
 };
 
-// CommitWatermark: how far the journal was acknowledged, in a file next to the database.
+// CommitWatermark: the last acknowledged record of the journal, in a file next to the database.
 
-// SQLite ends its log at the first page whose checksum is wrong: rightly after a power loss, when
-// a commit was cut short, but a bit that flips there later takes all commits after it along, and
-// nothing says that there were any. This number does. It is written after each commit and not
-// synced, so it is never ahead of what is durable, and costs a write into the page cache; after a
-// power loss it may be behind. 16 bytes, little-endian: the number, XXH3-64 of it. Not thread-safe.
+// SQLite ends its log at the first page whose checksum is wrong: rightly after a power loss, when a
+// commit was cut short, but a bit that flips there later removes all later commits without a trace.
+// This number reveals them. It is written after each commit and not synced, so it is never ahead of
+// the durable commits, and costs a write into the page cache; after a power loss it may be behind.
+// 16 bytes, little-endian: the number, XXH3-64 of it. Not thread-safe.
 class CommitWatermark {
  public:
   explicit CommitWatermark(std::unique_ptr<StorageFile> file);
 
-  // As the file was found; 0 where it says nothing, or was damaged itself.
+  // The number in the file when it was opened; 0 if it was empty or damaged itself.
   std::int64_t found() const { return found_; }
-  // What cannot be noted is not: it only helps to tell.
+  // Writes the number. Errors are ignored: it only helps to detect damage.
   void note(std::int64_t seq) noexcept;
 
  private:
