@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What a reader returns of a member that it takes.
+// Returned by readers for a member that they accept.
 const std::string kTaken;
 
 std::string read_count(const Json& value, std::uint32_t& count) {
@@ -84,7 +84,7 @@ std::string read_tools(Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-// The name of {"type": "function", "function": {"name": NAME}}; nothing: it is none.
+// The name in {"type": "function", "function": {"name": NAME}}; nothing for other values.
 std::optional<std::string> read_function_name(const Json& value) {
   if (!value.is_object() || value.value("type", Json()) != "function") return std::nullopt;
   const Json function = value.value("function", Json());
@@ -122,7 +122,8 @@ std::string read_tool_choice(Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-// Ignores the members that are not among `known`, but for slips. at: of the object, with its dot.
+// Ignores the members that are not among `known`, unless they misspell one. at: of the object, with
+// its dot.
 std::string pass_others(const Json& object, const std::string& at,
                         std::initializer_list<std::string_view> known, ChatRequest& request) {
   for (const auto& [name, value] : object.items()) {
@@ -165,7 +166,7 @@ std::string read_grammar(Json& value, ChatRequest& request) {
   return read_text(value, request.params.format_text);
 }
 
-// GBNF of one of the texts.
+// Reads texts as a grammar in GBNF of one of them.
 std::string read_choices(const Json& value, ChatRequest& request) {
   if (!value.is_array() || value.empty()) return "is not a list of texts";
   std::string grammar = "root ::= ";
@@ -199,7 +200,7 @@ std::string read_regex(const Json& value, ChatRequest& request) {
   return read_text(value, request.params.format_text);
 }
 
-// A schema, or its text.
+// Reads a schema, or its text.
 std::string read_guided_json(const Json& value, ChatRequest& request) {
   if (!value.is_string() && !value.is_object()) return "is not a schema";
   request.params.format = api::ChatParams::Format::kJsonSchema;
@@ -207,7 +208,7 @@ std::string read_guided_json(const Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-// vLLM's: one of its members says what the answer is.
+// Reads vLLM's structured_outputs: one of its members defines the answer.
 std::string read_structured_outputs(Json& value, ChatRequest& request) {
   if (!value.is_object()) return "is not an object";
   const std::initializer_list<std::string_view> served = {"choice", "regex", "json", "grammar",
@@ -317,11 +318,11 @@ std::string refuse(Json&, ChatRequest&) {
 
 struct Member {
   const char* name;
-  // Not empty: what is wrong with it. It may take the value.
+  // Returns an error; empty: none. It may take the value.
   std::string (*read)(Json& value, ChatRequest& request);
 };
 
-// Beside those of the table of fields.
+// Members that the table of fields lacks.
 constexpr Member kOwnMembers[] = {
     {"messages", [](Json& v, ChatRequest& r) { return read_messages(v, r.params); }},
     {"tools", read_tools},
@@ -388,13 +389,13 @@ constexpr Member kOwnMembers[] = {
     {"chat_template", refuse<2>},
 };
 
-// max_completion_tokens and max_tokens, which are the same.
+// Reads max_completion_tokens and max_tokens, which are the same.
 std::string read_max_tokens(const Json& body, ChatRequest& request, std::string& name) {
   for (const char* const member : {"max_completion_tokens", "max_tokens"}) {
     const auto found = body.find(member);
     if (found == body.end() || found->is_null()) continue;
     name = member;
-    if (*found == -1) continue;  // as many as there may be
+    if (*found == -1) continue;  // no limit
     std::uint32_t count = 0;
     std::string wrong = read_count(*found, count);
     if (!wrong.empty()) return wrong;
@@ -406,7 +407,7 @@ std::string read_max_tokens(const Json& body, ChatRequest& request, std::string&
   return kTaken;
 }
 
-// enable_thinking, which is one of chat_template_kwargs by either name that templates have for it.
+// Reads enable_thinking, one of chat_template_kwargs by either name that templates have for it.
 std::string read_enable_thinking(const Json& body, ChatRequest& request) {
   const auto found = body.find("enable_thinking");
   if (found == body.end() || found->is_null()) return kTaken;
@@ -425,7 +426,7 @@ std::string read_enable_thinking(const Json& body, ChatRequest& request) {
   return kTaken;
 }
 
-// Members that say what the text of an answer is: of several none would be the one that is meant.
+// Members that define the format of an answer: a request may have one of them.
 constexpr const char* kFormats[] = {"response_format", "grammar",      "structured_outputs",
                                     "guided_choice",   "guided_regex", "guided_json",
                                     "guided_grammar"};
@@ -516,7 +517,7 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
   if (!what.empty()) return wrong("enable_thinking", what);
   if (request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {
     request.params.format =
-        api::ChatParams::Format::kText;  // there is no text that a format would bind
+        api::ChatParams::Format::kText;  // there is no text that a format could constrain
   }
   const auto has = [&](const char* member) {
     return body.contains(member) && !body.at(member).is_null();

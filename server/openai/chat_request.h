@@ -32,34 +32,34 @@ struct ChatRequest final : RequestObject {
   std::size_t text_bytes() const override { return bytes; }
   const RequestMemory::Charge& memory() const override { return charge; }
 
-  RequestMemory::Charge charge;  // of the rest, which goes before it
+  RequestMemory::Charge charge;  // of the members below, which are destroyed first
   api::ChatParams params;
-  // Of HTTP alone.
+  // Members for HTTP only.
   bool streams = false;
   bool include_usage = false;     // at the end of a stream
   bool continuous_usage = false;  // and in each event
   bool timings = false;           // the answer has them
   IgnoredMembers ignored;
-  // Not OK: it was not read, and this says why; the service refuses it when it knows the caller.
+  // Not OK: the reason why it was not read; the service refuses it when it knows the caller.
   grpc::Status status;
   std::size_t bytes = 0;  // of its text
 };
 
-// Whether a tool may have the name.
+// True if a tool may have the name.
 bool is_tool_name(std::string_view name);
 
-// The object that a body is. Takes time linear in the text, memory within the bounds. `failure`:
-// why it is no JSON.
+// Parses a body into its object. Takes time linear in the text, memory within the bounds.
+// `failure`: why it is not JSON.
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
                             nlohmann::ordered_json& body, JsonFailure& failure);
-// INVALID_ARGUMENT names the member. Members that change nothing here are in request.ignored.
+// Reads a body. INVALID_ARGUMENT names the member. Members without effect here are added to
+// request.ignored.
 grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request);
-// The same of a body without messages, which take_messages() adds.
+// The same for a body without messages, which take_messages() adds.
 grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request);
 grpc::Status take_messages(nlohmann::ordered_json messages, api::ChatParams& params);
-// Reads a body, and charges request.charge with the tree that it becomes. request.status: what is
-// wrong with it, or as request_memory_refusal(). is_cancelled: empty: never. Returns why it is no
-// JSON.
+// Reads a body, and charges request.charge with the tree that it becomes. request.status: the
+// error, or request_memory_refusal(). is_cancelled: empty: never. Returns why it is not JSON.
 JsonFailure read_chat_request(std::string_view text, const std::string& caller,
                               const std::function<bool()>& is_cancelled, ChatRequest& request);
 

@@ -19,20 +19,20 @@ nlohmann::ordered_json function_of_custom_tool(const nlohmann::ordered_json& too
 std::string custom_tool_arguments(const std::string& input);
 
 // The text of such a call, out of the function's arguments as they come. Arguments that do not
-// begin with `input` are the text themselves. Does not depend on how they are cut into pieces, but
-// for the pieces that it returns. Used by one thread.
+// begin with `input` are the text themselves. The text does not depend on how they are cut into
+// pieces. Used by one thread.
 class CustomInput {
  public:
   // Returns what the piece, in whole characters, adds to the text: UTF-8, where half a surrogate
   // pair is U+FFFD.
   std::string push(std::string_view arguments);
-  // Whether the arguments are over. text: all that push() has returned.
+  // True if the arguments are complete. text: all that push() has returned.
   bool is_whole(std::string_view text) const;
 
  private:
   enum class At { kStart, kText, kRest, kOther };
 
-  // False: the arguments begin with something else.
+  // Reads a character before the text. False: the arguments begin with something else.
   bool read_start(char c);
   void read_text(char c, std::string& text);
   // REQUIRES: escape_ is whole.
@@ -42,8 +42,8 @@ class CustomInput {
 
   At at_ = At::kStart;
   std::string begun_;        // before the text
-  std::size_t matched_ = 0;  // of what comes before the text
-  std::string escape_;       // one that is not over, with its backslash
+  std::size_t matched_ = 0;  // characters before the text
+  std::string escape_;       // an incomplete one, with its backslash
   unsigned high_ = 0;        // half of a surrogate pair; 0: none
   // After the text:
   int depth_ = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts that the answers of OpenAI's APIs have in common: ids, times, usage, tokens, errors.
+// Common parts of the answers of OpenAI's APIs: ids, times, usage, tokens, errors.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,19 @@ namespace lintel {
 // Seconds since 1970, of the system's clock: `created`.
 std::int64_t unix_seconds();
 
-// Ids of answers that are not stored have the id of their request, a response's its digits.
+// Ids of answers. Those that are not stored contain the id of their request, a response's its
+// digits.
 std::string completion_id(const std::string& request_id);
 std::string chat_completion_id(const std::string& request_id);
 std::string response_id(const std::string& digits);
 
-// What every object of one answer begins with: the whole answer, or each event of its stream.
+// The first members of every object of one answer: of the whole answer, or each event of its
+// stream.
 struct AnswerHead {
   std::string id;
   std::int64_t created = 0;  // seconds since 1970
   std::string model;
-  std::string fingerprint = {};  // of the model; empty: it is not known
+  std::string fingerprint = {};  // of the model; empty: unknown
 };
 // {"id", "object", "created", "model", "system_fingerprint", "choices": [`choices`], "usage"}
 // around the JSON of choices that are separated by commas: its text before them, and after them.
@@ -41,7 +43,7 @@ enum class UsageForm {
 };
 nlohmann::ordered_json usage_json(const v1::ChatUsage& usage, UsageForm form);
 
-// How long a model read and wrote, in llama.cpp's form: tokens, milliseconds, tokens a second.
+// The times of reading and writing, in llama.cpp's form: tokens, milliseconds, tokens a second.
 struct AnswerTimings {
   std::int64_t cached = 0, prompt = 0, predicted = 0;  // tokens: not read, read, written
   double prompt_ms = 0, predicted_ms = 0;
@@ -53,7 +55,7 @@ nlohmann::ordered_json timings_json(const AnswerTimings& timings);
 const char* finish_reason_name(v1::ChatFinishReason reason);
 const char* finish_reason_name(v1::FinishReason reason);
 
-// The natural logarithm of a probability; kNoProbability where there is none at all.
+// The natural logarithm of a probability; kNoProbability if that is 0.
 inline constexpr float kNoProbability = -9999.0F;
 float natural_log(float log2_prob);
 // The shortest decimal that is read as this float.
@@ -62,13 +64,13 @@ double decimal(float value);
 // alternatives.
 nlohmann::ordered_json token_json(std::string_view text, float log2_prob);
 
-// A call of a tool as a message has it, or a delta: {"index", "id", "type", "function"}, of a
-// further piece of its arguments without id and type.
+// A call of a tool in a message, or a delta: {"index", "id", "type", "function"}; a further piece
+// of its arguments has no id and type.
 nlohmann::ordered_json call_json(const v1::ToolCallDelta& call, bool is_delta);
 
 struct OpenAiError {
   std::string message;
-  std::string param;  // the member of the request that it is about; empty: of none
+  std::string param;  // the member of the request that is wrong; empty: none
   std::string code;   // "model_not_found"; empty: none
 };
 // {"error": {"message", "type", "param", "code"}}. The type follows from HTTP's status.

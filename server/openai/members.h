@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members that the requests of OpenAI's API have in common, of trees in either order.
+// Common members of the requests of OpenAI's API, for trees in either order.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@
 
 namespace lintel {
 
-// A whole number from 0 to the largest that Number has.
+// True for a whole number from 0 to the largest Number.
 template <typename Number, typename Json>
 bool is_whole(const Json& value) {
   if (!value.is_number_integer()) return false;
@@ -41,7 +41,7 @@ inline std::string printable(const std::string& text) {
   return quoted;
 }
 
-// The ids of a list; false: it is none, or has an item that is no id.
+// Reads a list of ids; false: it is not a list, or has other items.
 template <typename Json>
 bool read_ids(const Json& value, std::vector<std::int32_t>& ids) {
   if (!value.is_array()) return false;
@@ -53,8 +53,8 @@ bool read_ids(const Json& value, std::vector<std::int32_t>& ids) {
   return true;
 }
 
-// A member of JSON, read into a field of the table. Each function returns what is wrong with it;
-// empty: nothing, and it is read.
+// Reads a member of JSON into a field of the table. Each function returns the error; empty: it was
+// read.
 template <typename Json>
 struct MemberReader {
   const Json& value;
@@ -141,7 +141,7 @@ struct MemberReader {
   }
 };
 
-// Whether a value is another server's way to leave a field out.
+// True for a value with which another server's clients leave a field out.
 template <typename Json>
 bool stands_for_none(std::size_t field, const Json& value) {
   const std::string_view name = kRequestFields[field].name;
@@ -149,7 +149,7 @@ bool stands_for_none(std::size_t field, const Json& value) {
   return (name == "max_new_tokens" || name == "sampling.top_k") && value == -1;
 }
 
-// Reads `value` into the field that the API calls `name`; `known`: whether there is such a field.
+// Reads `value` into the field that the API calls `name`; `known`: true if there is such a field.
 template <typename Json>
 std::string read_field(FieldName RequestField::*column, const std::string& name, const Json& value,
                        api::GenerateParams& params, bool& known) {
@@ -161,17 +161,17 @@ std::string read_field(FieldName RequestField::*column, const std::string& name,
                     api::param_of(params, *field));
 }
 
-// Texts whose tokens have a bias, as logit_bias has ids.
+// Biases of the tokens of texts, as logit_bias has those of ids.
 using TextBiases = std::vector<std::pair<std::string, float>>;
 inline constexpr std::size_t kMostTextBiases = 64;
 inline constexpr std::size_t kMostBiasTextBytes = 256;
 
 // Reads logit_bias: an object of OpenAI's, whose names may also be texts, or a list of llama.cpp's
-// pairs of an id or a text and a bias. False as a bias: never. Returns what is wrong with it.
+// pairs of an id or a text and a bias. A bias of false means never. Returns the error.
 template <typename Json>
 std::string read_logit_bias(const Json& value, std::map<std::int32_t, float>& ids,
                             TextBiases& texts) {
-  constexpr float kNever = -10000;  // the lowest that is taken
+  constexpr float kNever = -10000;  // the lowest that is accepted
   const auto read = [&](const Json& key, const Json& bias) -> std::string {
     const std::string shown =
         key.is_string() ? printable(key.template get<std::string>()) : printable(key.dump());
@@ -216,9 +216,9 @@ std::string read_logit_bias(const Json& value, std::map<std::int32_t, float>& id
   return "";
 }
 
-// What is wrong with a member that is not served; empty: it is ignored, and `ignored` has it.
-// served: the names that a slip may stand for. object: that it is in, "stream_options."; empty: it
-// is at the top. api: of kUnservedMembers.
+// The error of a member that is not served; empty: it is ignored, and added to `ignored`. served:
+// the names that it may misspell. object: the one that has it, "stream_options."; empty: it is at
+// the top. api: of kUnservedMembers.
 template <typename Json>
 std::string pass_unknown(const std::string& object, const std::string& name, const Json& value,
                          unsigned api, std::span<const std::string_view> served,
@@ -240,7 +240,7 @@ std::string pass_unknown(const std::string& object, const std::string& name, con
   return "";
 }
 
-// Names that the table of fields has for an API, and `others`.
+// The names of an API in the table of fields, and `others`.
 inline std::vector<std::string_view> served_names(FieldName RequestField::*column,
                                                   std::vector<std::string_view> others) {
   for (const RequestField& row : kRequestFields) {

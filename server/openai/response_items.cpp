@@ -18,13 +18,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Thrown while an item is read: the member and what is wrong with it.
+// Thrown while an item is read: the member and its error.
 struct ItemError {
   std::string member;  // ".content[0].type"
   std::string what;
 };
 
-// Null where there is none.
+// The member of an object; null if there is none.
 const Json& member_of(const Json& object, const char* name) {
   static const Json none;
   const auto found = object.find(name);
@@ -41,7 +41,7 @@ std::string type_of(const Json& item) {
   const Json& type = member_of(item, "type");
   if (type.is_string()) return type.get<std::string>();
   if (!type.is_null()) throw ItemError{".type", "is not a text"};
-  // The short form of a message has no type, nor has that of a reference.
+  // The short forms of messages and references have no type.
   if (item.contains("role")) return "message";
   if (item.contains("id") && item.size() <= 2) return "item_reference";
   throw ItemError{".type", "is missing"};
@@ -195,7 +195,7 @@ Json read_unread(const Json& item, const std::string& type) {
   return copy;
 }
 
-// The call that an item is or answers. A local shell's may have it as its id alone.
+// The id of the call that an item is or answers. A local shell's may only have an id of its own.
 std::string call_id_of(const Json& item) {
   const bool is_named = !member_of(item, "call_id").is_null();
   return text_member(item, is_named || !item.contains("id") ? "call_id" : "id");
@@ -262,7 +262,7 @@ Json read_item(const Json& item) {
                                "their outputs, reasoning, compaction, item_reference are"};
 }
 
-// The text of parts, or parts of a chat.
+// The content of parts in a chat: a text, or parts.
 Json chat_content(const Json& parts) {
   if (parts.is_string()) return parts;
   const auto text_of = [](const Json& part) {
@@ -301,12 +301,12 @@ class Messages {
   void add_reasoning(const Json& item) {
     std::string text = reasoning_text(item);
     if (text.empty()) return;
-    // What was thought comes before what was said.
+    // Reasoning comes before the content of its message.
     if (is_open_ && (!last()["content"].is_null() || last().contains("tool_calls"))) {
       is_open_ = false;
     }
     open();
-    // In place: there may be thousands in a row.
+    // Appended in place: there may be thousands in a row.
     Json& all = last()["reasoning_content"];
     if (all.is_null()) {
       all = std::move(text);
@@ -314,7 +314,7 @@ class Messages {
       all.get_ref<std::string&>().append(1, '\n').append(text);
     }
   }
-  // Of a function, a custom tool or the local shell.
+  // Adds a call of a function, a custom tool or the local shell.
   void add_call(const Json& item) {
     Json function;
     if (item["type"] == "function_call") {
@@ -329,7 +329,7 @@ class Messages {
         {{"id", item["call_id"]}, {"type", "function"}, {"function", std::move(function)}});
     calls_.insert(item["call_id"].get<std::string>());
   }
-  // False: no call has that id.
+  // Adds an output. False: no call has its id.
   bool add_output(const Json& item) {
     is_open_ = false;
     messages_.push_back({{"role", "tool"},
@@ -340,7 +340,7 @@ class Messages {
 
  private:
   Json& last() { return messages_.back(); }
-  // The last message is the assistant's, and takes more.
+  // Makes the last message an assistant's that more can be added to.
   void open() {
     if (is_open_) return;
     messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
@@ -397,7 +397,7 @@ grpc::Status read_items(const Json& input, const std::string& suffix, Json& item
 
 JsonFailure::Kind read_written_json(std::string_view text, JsonBudget* budget, Json& tree) {
   JsonBounds bounds;
-  bounds.max_depth *= 2;  // that of a body, within what is stored of it
+  bounds.max_depth *= 2;  // of a body, within the stored record
   bounds.max_bytes = std::numeric_limits<std::int64_t>::max();
   bounds.budget = budget;
   JsonFailure failure;
@@ -412,7 +412,7 @@ References references_of(const Json& items) {
   References references;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i]["type"] != "item_reference") continue;
-    // "msg_", the digits of its response, its place.
+    // Ids are "msg_", the digits of the response, the place.
     const std::string id = items[i]["id"];
     const std::size_t begin = id.find('_') + 1;
     references[id.substr(begin, id.find('_', begin) - begin)][id].push_back(i);
@@ -533,7 +533,7 @@ grpc::Status open_items(const Sealer& sealer, Json& items, std::ptrdiff_t& first
       item["content"] = Json::array({{{"type", "reasoning_text"}, {"text", *text}}});
       continue;
     }
-    Json opened;  // of compact_items()
+    Json opened;  // made by compact_items()
     if (read_written_json(*text, budget, opened) != JsonFailure::Kind::kNone) {
       return out_of_memory();
     }
@@ -543,7 +543,7 @@ grpc::Status open_items(const Sealer& sealer, Json& items, std::ptrdiff_t& first
     }
     first_input += static_cast<std::ptrdiff_t>(count) - static_cast<std::ptrdiff_t>(i) - 1;
     items = std::move(opened);
-    i = count - 1;  // what it stands for is open
+    i = count - 1;  // the items that it stands for are open
   }
   return grpc::Status::OK;
 }

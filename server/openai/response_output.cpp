@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Reasoning comes once, a message before each call and after the last.
+// An output has reasoning once, a message before each call and one after the last.
 static_assert(1 + 2 * kMostCalls + 1 <= kMostOutputItems);
 
 std::string dumped(const Json& json) {
@@ -26,10 +26,11 @@ void write_token(std::string_view text, float log2_prob, std::string& out) {
   out.pop_back();
 }
 
-// More than a token takes as JSON, in most cases: a character that is escaped may take six bytes.
+// An estimate of a token's bytes as JSON, mostly too high: a character that is escaped may take six
+// bytes.
 std::size_t token_bytes(std::string_view text) { return 48 + 6 * text.size(); }
 
-// A list of the delta's tokens.
+// The tokens of a delta as a list.
 std::string tokens_text(const v1::ChatDelta& delta) {
   std::string out = "[";
   for (const v1::ContentToken& token : delta.tokens()) {
@@ -217,7 +218,7 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
   if (kind_ == Kind::kNone) return;
   const std::size_t index = response_["output"].size();
   if (kind_ == Kind::kCall || kind_ == Kind::kCustomCall) {
-    // A call that broke off cannot be run. A stream has shown it as far as it came.
+    // An incomplete call cannot be run. A stream has already shown its beginning.
     const bool is_whole = is_whole_call();
     if (!is_whole && !is_streamed_) {
       pieces_.pop_back();
@@ -363,7 +364,7 @@ void ResponseOutput::finish(std::int64_t now, v1::ResponseEvents* events) {
 
 void ResponseOutput::fail(const std::string& code, const std::string& message,
                           v1::ResponseEvents* events) {
-  if (has_ended_) {  // in the place of the end that there was
+  if (has_ended_) {  // replaces the earlier end
     --sequence_;
     if (events != nullptr && events->events_size() > 0) events->mutable_events()->RemoveLast();
     response_["completed_at"] = nullptr;

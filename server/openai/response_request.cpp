@@ -28,7 +28,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Thrown while the body is read: the member and what is wrong with it.
+// Thrown while the body is read: the member and its error.
 struct MemberError {
   std::string member;
   std::string what;
@@ -59,7 +59,7 @@ bool is_same_member(const std::string& name) {
          find_field(&RequestField::responses, name);
 }
 
-// Read below.
+// Members read by Reader.
 constexpr const char* kResponseMembers[] = {"input",
                                             "instructions",
                                             "previous_response_id",
@@ -100,7 +100,7 @@ const std::vector<std::string_view>& served_response_members() {
 
 constexpr const char* kRefused[] = {"conversation", "prompt", "context_management", "moderation"};
 
-// The body while it is read.
+// Reads the members of a body.
 class Reader {
  public:
   Reader(const Json& body, ResponseUse use, ResponseRequest& request)
@@ -165,7 +165,7 @@ class Reader {
  private:
   const Json& of(const char* name) const { return part_of(body_, name); }
 
-  // Ignores a member, or throws. object: that it is in, with its dot.
+  // Ignores a member, or throws. object: the one that has it, with its dot.
   void pass(const std::string& object, const std::string& name, const Json& value,
             std::span<const std::string_view> served) {
     const std::string wrong =
@@ -186,7 +186,7 @@ class Reader {
     if (!of(name).is_boolean()) throw MemberError{name, "is not true or false"};
     return of(name).get<bool>();
   }
-  // A whole number from `least` on; null: it is not there.
+  // Reads a whole number from `least` to `most`; null: it is missing.
   Json count(const char* name, std::int64_t least, std::int64_t most) const {
     const Json& value = of(name);
     if (value.is_null()) return value;
@@ -250,7 +250,7 @@ class Reader {
     if (!nested.empty()) chat_["tools"] = std::move(nested);
   }
 
-  // A name is of one kind of tool, so that a call says which.
+  // Checks that a name belongs to one kind of tool, so that calls are unambiguous.
   void check_tool_name(const Json& tool, const std::string& at) {
     const Json& name = part_of(tool, "name");
     if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
@@ -263,7 +263,7 @@ class Reader {
     }
   }
 
-  // Each returns the function that a tool is for a chat.
+  // The following functions return a tool as a function of a chat.
   Json read_function(const Json& tool, const std::string& at) {
     Json function = Json::object();
     for (const auto& [name, value] : tool.items()) {
@@ -320,7 +320,7 @@ class Reader {
   static Json nested_choice(const Json& function) {
     return {{"type", "function"}, {"function", {{"name", part_of(function, "name")}}}};
   }
-  // Tools that are not served are left out, but not where the request relies on them.
+  // Refuses a choice of tools that are not served; otherwise these are left out.
   static void check_choice(const Json& choice) {
     const Json& type = part_of(choice, "type");
     if (type == "function" || type == "custom") return;
@@ -520,12 +520,12 @@ class Reader {
   const Json& body_;
   const ResponseUse use_;
   ResponseRequest& request_;
-  Json chat_;  // its members as those of a chat completion
+  Json chat_;  // the body of the chat completion
   Json tools_, choice_, text_, reasoning_;
   std::map<std::string, std::string> tool_types_;  // by name
 };
 
-// A chat completion's members, and what they are called in a request for a response.
+// The names of a chat completion's members, and those in a request for a response.
 constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"messages", "input"},
     {"max_completion_tokens", "max_output_tokens"},
@@ -540,7 +540,7 @@ std::string response_member(std::string field) {
   for (const auto& [theirs, ours] : kNames) {
     if (field.starts_with(theirs)) return std::string(ours) + field.substr(theirs.size());
   }
-  // A tool is flat here.
+  // A response's tool has no object `function`.
   const std::size_t nested = field.find(".function.");
   if (field.starts_with("tools") && nested != std::string::npos) field.erase(nested, 9);
   return field;
@@ -558,7 +558,7 @@ grpc::Status read_response_request(const Json& body, ResponseUse use, ResponseRe
 
 namespace {
 
-// The response that a body continues, of a body whose tree there is no room for.
+// Finds the response that a body continues, without room for the tree of the body.
 class PreviousReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit PreviousReader(std::string& id) : id_(id) {}

@@ -22,7 +22,7 @@
 
 namespace lintel {
 
-// Of one request. docs/chat.md names them.
+// Bounds of one request, documented in docs/chat.md.
 inline constexpr std::size_t kMostItems =
     kMostMessages;  // of a conversation, with its instructions
 inline constexpr std::size_t kMostMetadata = 16;
@@ -42,20 +42,20 @@ struct ResponseRequest {
   bool has_timings = false;      // timings_per_token: the response has them
   api::ChatParams chat;          // that it stands for, without its messages
   IgnoredMembers ignored;
-  // The response before it starts: what it repeats of its request, with null or an empty list
-  // for what is not known yet. Its members are in the API's order.
+  // The response before it starts: the members that repeat the request, and null or an empty list
+  // for those that are not known yet. Its members are in the API's order.
   nlohmann::ordered_json response;
 };
 
-// What a request is read for.
+// The purpose of a request.
 enum class ResponseUse {
   kCreate,
-  kTurn,  // to create it by an event `response.create` of a connection
+  kTurn,  // to create one by an event `response.create`
   kCount,
   kCompact,
 };
 
-// Copies of a request's items that are there at a time: of the record, of the conversation or the
+// The number of copies of a request's items at a time: of the record, of the conversation or the
 // prompt, and of the messages.
 inline constexpr std::size_t kItemCopies = 3;
 
@@ -63,35 +63,35 @@ inline constexpr std::size_t kItemCopies = 3;
 struct ReceivedResponse final : RequestObject {
   std::size_t text_bytes() const override { return bytes; }
   const RequestMemory::Charge& memory() const override { return charge; }
-  // Charges and takes the items before it, a list as JSON, where the connection has them.
+  // Charges and takes the earlier items, a list as JSON, if the connection has them.
   void continue_turn(std::optional<std::string> items, const std::string& caller);
 
-  RequestMemory::Charge charge;  // of the rest, which goes before it
+  RequestMemory::Charge charge;  // of the members below, which are destroyed first
   ResponseRequest request;
   bool has_temperature = false, has_top_p = false;
   std::string idempotency_key;                // empty: none
-  std::string digest;                         // of the body, where there is a key
-  std::string text;                           // of one that may have to be run again
+  std::string digest;                         // of the body, if there is a key
+  std::string text;                           // kept if it may have to be run again
   bool is_turn = false;                       // of a connection
   std::optional<std::string> earlier;         // by continue_turn()
-  std::optional<ResponseRecord> interrupted;  // that is run again; none: a client's request
-  // Not OK: it was not read, and this says why; the service refuses it when it knows the caller.
+  std::optional<ResponseRecord> interrupted;  // to run again; none: a client's request
+  // Not OK: the reason why it was not read; the service refuses it when it knows the caller.
   grpc::Status status;
   std::size_t bytes = 0;  // of its text
 };
 
-// INVALID_ARGUMENT names the member.
+// Reads a body. INVALID_ARGUMENT names the member.
 grpc::Status read_response_request(const nlohmann::ordered_json& body, ResponseUse use,
                                    ResponseRequest& request);
 // Reads a body, and charges response.charge with kItemCopies of the tree that it becomes.
-// response.status: what is wrong with it, or as request_memory_refusal(); of a turn the response
-// that it continues is known also then, where the body names one. is_cancelled: empty:
-// never. Returns why it is no JSON.
+// response.status: the error, or request_memory_refusal(); even then the response that a turn
+// continues is known, if the body names one. is_cancelled: empty: never. Returns why it is not
+// JSON.
 JsonFailure read_response_request(std::string_view text, ResponseUse use, const std::string& caller,
                                   const std::function<bool()>& is_cancelled,
                                   ReceivedResponse& response);
 
-// A chat's refusal with the members' names of a response: "messages" is "input".
+// A chat's refusal with the names of a response's members: "messages" becomes "input".
 grpc::Status with_response_members(const grpc::Status& status);
 
 }  // namespace lintel

@@ -21,13 +21,13 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kDigits = 32;
 constexpr std::string_view kPrefix = "resp_";
 constexpr std::size_t kSweptAtOnce = 256;
-// A process that was not heard of for so long is gone.
+// The time without a sign of life after which a process is gone.
 constexpr std::chrono::seconds kSilence{5};
 constexpr std::chrono::seconds kInterruptedInterval{2};
 constexpr std::size_t kInterruptedAtOnce = 64;
 constexpr std::chrono::seconds kRefusedInterval{30};
 
-// Two lines of JSON: the items, which a chain is read for, and the rest.
+// The body of a document: two lines of JSON, the items, needed to read a chain, and the rest.
 std::string body_of(const ResponseRecord& record) {
   static const Json kNone = Json::array();
   const auto found = record.response.find("output");
@@ -53,8 +53,7 @@ struct StoredItems {
   std::size_t json_bytes = 0;
 };
 
-// How many bytes the line of items has; 0: the document has no such line, for it was stored before
-// there was one.
+// The bytes of the line of items; 0: the document has no such line, as it is older than that.
 std::size_t items_line(const Document& document) {
   const std::size_t end = document.body.find('\n');
   return end == std::string::npos ? 0 : end;
@@ -65,13 +64,13 @@ SessionError error_of(JsonFailure::Kind kind) {
   return kind == JsonFailure::Kind::kNoSpace ? SessionError::kTooLarge : SessionError::kDamaged;
 }
 
-// The text of a document, which is there while its trees are made.
+// Charges the text of a document, which is in memory while its trees are made.
 SessionError charge_text(const Document& document, JsonBudget& budget) {
   return budget.charge(static_cast<std::int64_t>(document.body.size())) ? SessionError::kNone
                                                                         : SessionError::kTooLarge;
 }
 
-// kDamaged: it is none.
+// kDamaged: the document is not valid.
 SessionError read_stored_items(const Document& document, JsonBudget& budget, StoredItems& items) {
   const std::size_t line = items_line(document);
   Json read;
@@ -93,7 +92,7 @@ SessionError read_stored_items(const Document& document, JsonBudget& budget, Sto
   }
 }
 
-// kDamaged: it is none.
+// kDamaged: the document is not valid.
 SessionError read_body(const Document& document, JsonBudget& budget, ResponseRecord& record) {
   const std::size_t line = items_line(document);
   Json body;
@@ -272,7 +271,7 @@ bool ResponseStore::may_run_elsewhere(const ResponseRecord& record) {
 SessionError ResponseStore::find(const std::string& digits, const std::string& owner,
                                  ResponseRecord& record, JsonBudget* budget) {
   bool is_hidden = false;
-  // Before and after it is read: it may end, or begin again, meanwhile.
+  // Checked before and after the read: it may end, or begin again, meanwhile.
   auto runs = running(digits, owner);
   const SessionError error = find_stored(digits, owner, record, is_hidden, budget);
   if (error != SessionError::kNone) return error;
@@ -283,7 +282,7 @@ SessionError ResponseStore::find(const std::string& digits, const std::string& o
     if (runs->is_cancelled()) record.response["status"] = "cancelled";
     return error;
   }
-  if (!record.request.empty()) return error;  // it is run again
+  if (!record.request.empty()) return error;  // it will be run again
   const auto seen = documents_.last_seen(record.process);
   const bool is_of_here = record.process == process_;  // its end could not be stored
   if (is_of_here || !seen || clock_.wall_time() - *seen >= options_.resume) {

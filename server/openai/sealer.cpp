@@ -14,7 +14,7 @@
 namespace lintel {
 namespace {
 
-constexpr unsigned char kForm = 1;  // the first byte of what is sealed
+constexpr unsigned char kForm = 1;  // the first byte of a sealed text
 constexpr std::size_t kNonceBytes = 12, kTagBytes = 16;
 
 struct FreeCipher {
@@ -49,14 +49,14 @@ std::optional<std::string> decode_base64(const std::string& text) {
   if (size < 0) return std::nullopt;
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
   bytes.resize(static_cast<std::size_t>(size) - padding);
-  if (encode_base64(bytes) != text) return std::nullopt;  // bits that mean nothing were set
+  if (encode_base64(bytes) != text) return std::nullopt;  // unused bits were set
   return bytes;
 }
 
 }  // namespace
 
 Sealer::Sealer(const Secret& secret, std::string owner) : owner_(std::move(owner)) {
-  // Not the secret itself, which has other uses.
+  // The key is derived, as the secret has other uses.
   std::string text = "seal";
   text.append(reinterpret_cast<const char*>(secret.data()), secret.size());
   SHA256(bytes_of_text(text), text.size(), key_.data());

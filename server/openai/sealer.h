@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sealer: texts that a client keeps and cannot read or change.
+// Sealer: encrypts texts that a client keeps and cannot read or change.
 #pragma once
 
 #include <array>
@@ -9,17 +9,17 @@
 
 namespace lintel {
 
-// AES-256-GCM. What is sealed for an owner and a purpose opens for these alone, with the key of the
-// same storage. Constant; copies are the same.
+// Uses AES-256-GCM. A text sealed for an owner and a purpose can be opened only for these, with the
+// key of the same storage. Constant; copies are the same.
 class Sealer {
  public:
   using Secret = std::array<std::byte, 32>;
 
   Sealer(const Secret& secret, std::string owner);
 
-  // Base64. Throws std::runtime_error where OpenSSL fails.
+  // Returns the sealed text in Base64. Throws std::runtime_error if OpenSSL fails.
   std::string seal(const std::string& purpose, const std::string& text) const;
-  // Nothing: it was not sealed so, or was changed.
+  // Returns nothing if the text was not sealed for this purpose, or was changed.
   std::optional<std::string> open(const std::string& purpose, const std::string& sealed) const;
 
  private:

@@ -196,7 +196,7 @@ void ChatJson::write_reasoning(Choice& choice, JsonPieces& out) const {
 }
 
 void ChatJson::write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const {
-  // One that broke off cannot be run. A stream has shown it as far as it came.
+  // An incomplete call cannot be run. A stream has already shown its beginning.
   std::erase_if(choice.calls,
                 [](const v1::ToolCallDelta& call) { return !is_whole_json(call.arguments()); });
   out.raw("{\"index\":" + std::to_string(index) + R"(,"message":{"role":"assistant","content":)");
@@ -284,7 +284,7 @@ grpc::Status complete_chat(const SharedExchange& exchange, const std::string& bo
   if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
   const bool streams = request->streams;
   const bool token_ids = request->params.return_token_ids;
-  // The ids of deltas say how many tokens they have.
+  // Deltas have their ids, for the number of their tokens.
   if (streams && request->continuous_usage) request->params.return_token_ids = true;
   const auto chat =
       std::make_shared<ChatJson>(AnswerHead{chat_completion_id(exchange->request().request_id),

@@ -23,7 +23,7 @@
 
 namespace lintel {
 
-// What the form of an answer depends on.
+// Options of the form of an answer.
 struct ChatForm {
   bool include_usage = false;
   bool continuous_usage = false;  // in each event
@@ -36,13 +36,13 @@ struct ChatForm {
 // The messages of lintel.v1.ChatService/Complete as OpenAI's JSON. Used by one thread at a time.
 class ChatJson {
  public:
-  // head: without a model: that of the first message.
+  // head: without a model, which the first message has.
   ChatJson(AnswerHead head, ChatForm form) : head_(std::move(head)), form_(form) {}
 
-  // Of a stream: the events that a message makes, and the last ones.
+  // Events of a stream: of a message, and the last ones.
   std::string events(const v1::ChatResponse& message);
   std::string last_events() const;
-  // Of an answer that is whole. Not OK: it is too large.
+  // Adds a message to an answer that is sent whole. Not OK: it is too large.
   grpc::Status gather(const v1::ChatResponse& message);
   // Takes what was gathered.
   JsonPieces body();
@@ -56,16 +56,16 @@ class ChatJson {
     nlohmann::ordered_json finish_reason;
   };
 
-  // Takes what a message says of the whole answer.
+  // Takes the members of a message for the whole answer.
   void note(const v1::ChatResponse& message);
   std::string usage() const;
-  // Of a choice so far.
+  // The usage of a choice so far.
   std::string usage_of(std::uint32_t choice) const;
   // Members of the whole answer, or of its last event.
   std::string timings() const;
   // The member of the first event, or of the whole answer. Takes the ids.
   std::string take_prompt_ids();
-  // A choice begins with its role.
+  // Appends the role, with which a choice begins.
   void begin(std::uint32_t choice, std::string& out);
   // token_ids: null: the event has no such member.
   std::string event(std::uint32_t choice, nlohmann::ordered_json delta,
@@ -88,7 +88,7 @@ class ChatJson {
   std::size_t gathered_ = 0;  // bytes of texts
 };
 
-// Answers the exchange. Not OK: it has not. `calls` outlives its answer.
+// Answers the exchange. Not OK: it did not. `calls` outlives its answer.
 grpc::Status complete_chat(const SharedExchange& exchange, const std::string& body,
                            JsonBudget& budget, HttpCalls& calls, ChatReasoningField reasoning);
 

@@ -44,7 +44,7 @@ void add_natural_log(std::string& list, float log2_prob) {
   list.append(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
-// How the text of a model's tokens is made.
+// The form of the text of a model's tokens.
 enum class TextForm {
   kIds,    // their ids with spaces between
   kBytes,  // a token is a byte
@@ -54,10 +54,10 @@ enum class TextForm {
 // A sample's tokens as a choice of OpenAI's API. Used by one thread at a time.
 class ChoiceText {
  public:
-  // first_offset: characters before the text, in what offsets count.
+  // first_offset: characters before the text, as counted by offsets.
   ChoiceText(TextForm form, bool logprobs, std::size_t first_offset)
       : form_(form), logprobs_(logprobs), first_offset_(first_offset) {}
-  // From now on take() gives the ids of tokens, and once those of the prompt.
+  // Makes take() add the ids of tokens, and once those of the prompt.
   void keep_ids(std::vector<std::int32_t> prompt) {
     prompt_ids_ = std::move(prompt);
     ids_.emplace();
@@ -72,7 +72,7 @@ class ChoiceText {
       const std::size_t num_before = utf8_.num_characters();
       add_token(chunk, i);
       if (!logprobs_) continue;
-      // Where its first character begins: after all whole ones, unless this token completes it.
+      // The beginning of its first character: after all whole ones, unless this token completes it.
       std::size_t offset = num_before;
       if (form_ == TextForm::kBytes) {
         offset = utf8_.num_characters() - (utf8_.holds_back() ? 0 : 1);
@@ -83,8 +83,8 @@ class ChoiceText {
     }
   }
 
-  // No token follows: what is held back of a character comes out. The next choice that take()
-  // returns has the evidence of particles, and the window.
+  // Ends the text: the held part of a character comes out. The next choice that take() returns has
+  // the evidence of particles, and the window.
   void end(const v1::SampleFinish& finish) {
     if (form_ != TextForm::kIds) utf8_.finish(text_);
     if (finish.has_log2_evidence()) log2_evidence_ = finish.log2_evidence();
@@ -92,7 +92,7 @@ class ChoiceText {
     window_restarts_ = finish.window_restarts();
   }
 
-  // That are held.
+  // The bytes held in memory.
   std::size_t bytes() const {
     const std::size_t ids = prompt_ids_.size() + (ids_ ? ids_->size() : 0);
     return text_.size() + tokens_.bytes() + offsets_.size() * sizeof(offsets_.front()) +
@@ -101,7 +101,7 @@ class ChoiceText {
   std::int64_t written() const { return written_; }  // tokens
   bool is_empty() const { return text_.empty() && tokens_.empty(); }
 
-  // As JSON, what came since the last time: {"text":...,"index":...,"logprobs":...,
+  // Appends the text since the last call as JSON: {"text":...,"index":...,"logprobs":...,
   // "finish_reason":...}. finish_reason: empty: null, there is more.
   void take(std::uint32_t index, const std::string& finish_reason, JsonPieces& out) {
     out.raw("{\"text\":");
@@ -150,8 +150,8 @@ class ChoiceText {
     text_ += id;
   }
 
-  // A name among tokens, as JSON: bytes that are no whole characters are "bytes:\xe2\x82".
-  // `bytes`: of kText.
+  // Adds a name of a token as JSON: bytes that are not whole characters are "bytes:\xe2\x82".
+  // `bytes`: for kText.
   static void add_token_name(std::string& list, TextForm form, std::int32_t token,
                              std::string_view bytes) {
     if (form == TextForm::kIds || (form == TextForm::kText && bytes.empty())) {
@@ -188,7 +188,7 @@ class ChoiceText {
                                              : std::string_view();
     };
     offsets_.push_back(offset);
-    // The first token of a sequence has none.
+    // The first token of a sequence has no probability.
     const bool has_log2_prob = i < chunk.log2_probs_size();
     tokens_.add(chunk.tokens(i), bytes_at(chunk, i),
                 has_log2_prob ? chunk.log2_probs(i) : std::numeric_limits<float>::quiet_NaN());
@@ -199,12 +199,12 @@ class ChoiceText {
     }
   }
 
-  // The lists of OpenAI's `logprobs` behind the first bracket, without the last one.
+  // Appends the lists of OpenAI's `logprobs` without the first and the last bracket.
   void take_logprobs(JsonPieces& out) {
     const std::size_t bytes = tokens_.bytes();
     const auto tokens = std::make_shared<const TokenRecord>(std::exchange(tokens_, {}));
     using Cursor = TokenRecord::Cursor;
-    // `write` appends what a list has of one token.
+    // `write` appends the element of one token.
     const auto list = [&](std::size_t held, auto write) {
       out.items(held, [tokens, at = Cursor(), write](std::string& text) mutable {
         if (at.token == tokens->size()) return false;
@@ -266,26 +266,27 @@ class ChoiceText {
   Utf8Stream utf8_;
   std::size_t num_characters_ = 0;  // of ids' text
   std::string text_;
-  TokenRecord tokens_;               // where there are logprobs
-  std::deque<std::size_t> offsets_;  // of these in the text
+  TokenRecord tokens_;               // if there are logprobs
+  std::deque<std::size_t> offsets_;  // their offsets in the text
   std::optional<double> log2_evidence_;
   std::int64_t written_ = 0;
   std::vector<std::int32_t> prompt_ids_;
   std::optional<std::vector<std::int32_t>>
-      ids_;                  // since the last take(); none: they are not wanted
+      ids_;                  // since the last take(); none: they are not requested
   std::int64_t window_ = 0;  // 0: none, or not known yet
   std::int64_t window_restarts_ = 0;
 };
 
 constexpr const char* kGenerateMethod = "lintel.v1.GenerationService/Generate";
 
-// Characters that a prompt has, and tokens.
+// The numbers of characters and tokens of a prompt.
 struct PromptSize {
   std::size_t characters = 0;
   std::int64_t tokens = 0;
 };
 
-// Of a text that the service tokenizes the tokens are known when it has read them.
+// The size of a prompt. The tokens of a text that the service tokenizes are known only after it has
+// read them.
 PromptSize size_of(const api::Values& prompt, TextForm form) {
   const bool is_bytes = form == TextForm::kBytes;
   std::string bytes, text;
@@ -311,8 +312,8 @@ PromptSize size_of(const api::Values& prompt, TextForm form) {
   return size;
 }
 
-// The most that the call of one prompt holds: what it is asked for, as it is read and as a message,
-// its tokens, and what is made of it.
+// The most bytes that the call of one prompt holds: its request, as read and as a message, its
+// tokens, and the answer.
 std::size_t bytes_of_call(const CompletionRequest& request, const api::Values& prompt) {
   constexpr std::size_t kCallBytes = std::size_t{128} << 10;
   constexpr std::size_t kCopies = 3;
@@ -320,9 +321,9 @@ std::size_t bytes_of_call(const CompletionRequest& request, const api::Values& p
   return kCallBytes + kCopies * message + prompt.bytes.size() * sizeof(std::int32_t);
 }
 
-// Asks what the model is, then generates: a Generate call for each prompt, one after the other, so
-// that it has one stream of its caller's quota at a time. All are charged before the first: a later
-// one is not refused for what others hold. Held by its calls; one thread at a time has it.
+// Gets the model, then generates: a Generate call for each prompt, one after the other, so that it
+// has one stream of its caller's quota at a time. All are charged before the first: a later one is
+// not refused because others hold memory. Held by its calls; used by one thread at a time.
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   // `calls` outlives it.
@@ -357,7 +358,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   class PromptExchange;
   class PromptAnswer;
 
-  // Texts whose ids the request needs, one after the other; then the first prompt runs.
+  // Tokenizes texts whose ids the request needs, one after the other; then runs the first prompt.
   void tokenize() {
     v1::TokenizeRequest asked;
     asked.set_model(request_.settings.model);
@@ -390,7 +391,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
                  });
   }
 
-  // Of a prompt whose tokens are known without the service.
+  // The ids of a prompt whose tokens are known without the service.
   static std::vector<std::int32_t> ids_of(const api::Values& prompt) {
     if (!prompt.has_text()) return prompt.ids;
     std::vector<std::int32_t> ids;
@@ -398,7 +399,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return ids;
   }
 
-  // A request without a name means the one that is there. The answer has the name that was sent.
+  // Takes the model; a request without a name means the only one. The answer has the name that was
+  // sent.
   grpc::Status take_model(const v1::Model& model) {
     head_.model = request_.settings.model.empty() ? model.name() : request_.settings.model;
     request_.settings.model = model.name();
@@ -440,7 +442,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return answer_with(*exchange_, std::move(body), kept_);
   }
 
-  // Of the prompt that runs: its samples.
+  // Begins the choices of the running prompt.
   void begin_choices() {
     const PromptSize size = size_of(request_.prompts[prompt_], form_);
     prompt_tokens_ += size.tokens;
@@ -449,7 +451,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     earlier_prompt_ms_ += std::exchange(timings_.prompt_ms, 0);
     earlier_predicted_ms_ += std::exchange(timings_.predicted_ms, 0);
     texts_.clear();
-    // More than the server takes of one request are refused by it before there is a sample.
+    // The service refuses more samples than it allows before there is one.
     constexpr std::uint32_t kMostChoices = 65'536;
     const std::uint32_t count = std::min(request_.num_samples, kMostChoices);
     candidates_.clear();
@@ -465,7 +467,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     }
   }
 
-  // Returns the events of the choices that the message brings forward, where they stream.
+  // Takes a message; returns the events of its choices if they stream.
   std::vector<std::string> take_message(const v1::GenerateResponse& message) {
     std::vector<std::string> pieces;
     for (const v1::Chunk& chunk : message.chunks()) {
@@ -484,8 +486,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return pieces;
   }
 
-  // What the end of a sample adds to the choices that stream, `pieces`, or to those of an answer
-  // that is whole.
+  // Adds the end of a sample to the choices of a stream, `pieces`, or of an answer that is sent
+  // whole.
   void take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces) {
     ChoiceText& text = texts_.at(finish.sample());
     text.end(finish);
@@ -494,7 +496,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     if (std::exchange(counts_prompt_, false)) {
       prompt_tokens_ += finish.prompt_tokens() + finish.cached_tokens() + finish.skipped_tokens();
     }
-    // The prompt is read once for all its samples.
+    // All samples of a prompt share its reading.
     const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
     cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
     if (!candidates_.empty()) {
@@ -509,11 +511,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
     }
   }
 
-  // Of more samples than choices: the choices of the prompt that has run.
+  // Selects the choices of the finished prompt, if there are more samples.
   void choose() {
     std::vector<std::uint32_t> samples(candidates_.size());
     std::iota(samples.begin(), samples.end(), 0);
-    // Of equally likely ones the first.
+    // The first of equally likely ones wins.
     std::ranges::stable_sort(samples, std::greater<>(),
                              [this](std::uint32_t sample) { return candidates_[sample].mean(); });
     for (std::uint32_t i = 0; i < std::min<std::size_t>(samples.size(), request_.num_choices);
@@ -524,7 +526,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     texts_.clear();
   }
 
-  // Of an answer that is whole: a choice that has ended. Takes the text.
+  // Keeps an ended choice of an answer that is sent whole. Takes the text.
   void keep(std::uint32_t index, ChoiceText& text, std::string finish_reason) {
     gathered_bytes_ += text.bytes();
     EndedChoice& ended = choices_[index].emplace(
@@ -538,7 +540,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   std::string before_choices() const { return text_before_choices(head_, "text_completion"); }
 
-  // An event of a stream, of a choice.
+  // The event of a choice in a stream.
   std::string event(const std::string& choice, const ChoiceText& text) const {
     std::string usage = request_.include_usage ? "null" : "";
     if (request_.continuous_usage) {
@@ -572,17 +574,17 @@ class Completion : public std::enable_shared_from_this<Completion> {
   const SharedExchange exchange_;
   HttpCalls& calls_;
   CompletionRequest request_;
-  const RequestMemory::Charge memory_;  // of it, and of the prompts' calls after the first
+  const RequestMemory::Charge memory_;  // of this, and of calls of prompts after the first
   AnswerHead head_;
   TextForm form_ = TextForm::kIds;
-  std::size_t prompt_ = 0;                             // that runs
+  std::size_t prompt_ = 0;                             // the running one
   std::map<std::int32_t, float> text_biases_;          // by token: the last one counts
-  std::size_t next_bias_ = 0;                          // of text_biases
-  std::vector<std::vector<std::int32_t>> prompt_ids_;  // where they are needed
-  AnswerTimings timings_;                              // of the prompt that runs
+  std::size_t next_bias_ = 0;                          // in text_biases
+  std::vector<std::vector<std::int32_t>> prompt_ids_;  // if they are needed
+  AnswerTimings timings_;                              // of the running prompt
   double earlier_prompt_ms_ = 0, earlier_predicted_ms_ = 0;
   std::vector<ChoiceText> texts_;
-  // Where choices are chosen from them: how likely each sample is by its mean log2-probability.
+  // A sample to select choices from, by its mean log2-probability.
   struct Candidate {
     std::string finish_reason;
     double log2_prob = 0;
@@ -594,20 +596,19 @@ class Completion : public std::enable_shared_from_this<Completion> {
     ChoiceText text;
     std::string finish_reason;
   };
-  std::vector<std::optional<EndedChoice>> choices_;  // of an answer that is whole
+  std::vector<std::optional<EndedChoice>> choices_;  // of an answer that is sent whole
   std::size_t gathered_bytes_ = 0;                   // of these
   const std::shared_ptr<KeptAnswer> kept_ = std::make_shared<KeptAnswer>();
 
   std::int64_t prompt_tokens_ = 0;
-  bool counts_prompt_ = false;  // the first sample that ends has the tokens of the prompt
+  bool counts_prompt_ = false;  // true until the first sample that ends adds the prompt's tokens
   std::int64_t cached_tokens_ = 0;
   std::int64_t cached_of_prompt_ = 0;
   std::int64_t completion_tokens_ = 0;
-  bool has_begun_ = false;  // the head of an answer in pieces is out
+  bool has_begun_ = false;  // the head of an answer in pieces was sent
 };
 
-// The exchange as one prompt of several sees it: the answer begins with the first, and ends with
-// the last.
+// The exchange for one prompt of several: the answer begins with the first, and ends with the last.
 class Completion::PromptExchange final : public HttpExchange {
  public:
   explicit PromptExchange(std::shared_ptr<Completion> completion)
@@ -626,7 +627,7 @@ class Completion::PromptExchange final : public HttpExchange {
     exchange_.write(std::move(piece), std::move(taken));
   }
   void end(std::string last_piece) override {
-    // Of a prompt that is not the last one, and went well: nothing.
+    // The successful end of a prompt before the last one is not sent.
     if (!last_piece.empty()) return exchange_.end(std::move(last_piece));
     completion_->next_prompt();
   }
@@ -695,7 +696,7 @@ void Completion::next_prompt() {
                                     " bytes: stream it"}});
       },
       [self](const grpc::Status& status) { return self->end_gathered(status); },
-      // That of the first prompt is charged with those of the others.
+      // The answer of the first prompt is charged with those of the others.
       prompt_ == 0 ? kept_ : nullptr, /*timeout=*/{}, /*is_charged=*/prompt_ > 0);
 }
 
@@ -705,7 +706,7 @@ void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest reque
   RequestMemory::Charge memory = calls.charge_of(*exchange);
   std::size_t bytes = api::held_bytes(request.settings), call = 0;
   for (const api::Values& prompt : request.prompts) {
-    // Of the prompts after the first, whose call is charged by itself.
+    // Only prompts after the first: the call of that is charged by itself.
     if (&prompt != &request.prompts.front()) call = std::max(call, bytes_of_call(request, prompt));
     bytes += api::held_bytes(prompt);
     if (request.token_ids || request.continuous_usage) {

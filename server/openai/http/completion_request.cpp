@@ -32,7 +32,7 @@ std::string read_best_of(const Json& value, CompletionRequest& request) {
   return "";
 }
 
-// A text, texts, ids, or lists of ids.
+// Reads a prompt: a text, texts, ids, or lists of ids.
 std::string read_prompt(const Json& value, CompletionRequest& request) {
   constexpr const char* kWrong =
       "is not a text, a list of texts, a list of token ids, or a list of lists of token ids";
@@ -71,11 +71,11 @@ std::string read_skip_special_tokens(const Json& value, CompletionRequest&) {
 
 struct Member {
   const char* name;
-  // Not empty: what is wrong with it.
+  // Returns an error; empty: none.
   std::string (*read)(const Json& value, CompletionRequest& request);
 };
 
-// Beside those of the table of fields.
+// Members that the table of fields lacks.
 constexpr Member kOwnMembers[] = {
     {"prompt", read_prompt},
     {"logprobs", read_logprobs},
@@ -112,7 +112,7 @@ const std::vector<std::string_view>& served_completion_members() {
   return names;
 }
 
-// Not empty: what is wrong with the member.
+// Reads a member. Returns its error; empty: none.
 std::string read_member(const std::string& name, const Json& value, CompletionRequest& request) {
   const auto* const own =
       std::ranges::find_if(kOwnMembers, [&](const Member& member) { return name == member.name; });
@@ -125,7 +125,7 @@ std::string read_member(const std::string& name, const Json& value, CompletionRe
                       request.ignored);
 }
 
-// As many samples as choices are chosen from. Not empty: what is wrong with best_of.
+// Sets the number of samples to select choices from. Returns the error of best_of; empty: none.
 std::string settle_best_of(const Json& json, CompletionRequest& request) {
   const bool is_given = json.contains("best_of") && !json["best_of"].is_null();
   const std::uint32_t best_of = is_given ? request.num_samples : request.num_choices;

@@ -22,26 +22,25 @@ namespace lintel {
 
 struct CompletionRequest {
   std::vector<api::Values> prompts;  // at least one
-  api::GenerateParams settings;      // what each asks for, but for its prompt
+  api::GenerateParams settings;      // the parameters of each prompt
   std::uint32_t num_choices = 1;     // of each prompt
-  std::uint32_t num_samples = 1;     // of which those are the most likely ones
+  std::uint32_t num_samples = 1;     // choices are the most likely samples
   bool logprobs = false;
   bool streams = false;
   bool include_usage = false;     // at the end of a stream
   bool continuous_usage = false;  // and in each event
-  bool token_ids = false;         // choices have those of the prompt and their own
+  bool token_ids = false;         // choices have the prompt's and their own
   bool timings = false;           // the answer has them
-  TextBiases text_biases;         // which no request of lintel.v1 has: their tokens have them
+  TextBiases text_biases;         // lintel.v1 has no texts: biases of their tokens
   IgnoredMembers ignored;
 };
 
-// What the API expresses is checked here: types, and members that change the answer and are not
-// served.
-// Ranges are checked where every request's are. Nothing: `error` says why.
+// Reads a body. Checks types, and refuses members that change the answer and are not served; ranges
+// are checked with those of all requests. Nothing: `error` has the reason.
 std::optional<CompletionRequest> read_completion_request(const nlohmann::json& body,
                                                          OpenAiError& error);
 
-// The request of prompt `index`, which draws with seeds of its own: sample i of all has seed + i.
+// The request of prompt `index`, with seeds of its own: sample i of all prompts has seed + i.
 v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index);
 
 }  // namespace lintel

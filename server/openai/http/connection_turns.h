@@ -12,8 +12,8 @@
 
 namespace lintel {
 
-// Each as its whole conversation, so that it is continued without those before it. The oldest go
-// where a bound is reached. Used by one thread at a time.
+// Each is kept as its whole conversation, so that it is continued without earlier ones. The oldest
+// are dropped at a bound. Used by one thread at a time.
 class ConnectionTurns {
  public:
   static constexpr std::size_t kMostTurns = 64;
@@ -27,10 +27,10 @@ class ConnectionTurns {
   ConnectionTurns(const ConnectionTurns&) = delete;
   ConnectionTurns& operator=(const ConnectionTurns&) = delete;
 
-  // The items up to a response and with it, a list as JSON; nothing: it is not kept.
+  // The items up to a response, including its own, a list as JSON; nothing: it is not kept.
   std::optional<std::string> find(const std::string& id) const;
-  // Keeps a response. items: a list as JSON, which continues that of `previous` where that is kept.
-  // Drops the oldest for it; it is not kept where that does not suffice.
+  // Keeps a response. items: a list as JSON, which continues that of `previous` if that is kept.
+  // Drops the oldest to make room; if that does not suffice it is not kept.
   void add(const std::string& id, const std::string& previous, const std::string& items);
   void forget(const std::string& id);
 

@@ -15,7 +15,7 @@
 namespace lintel {
 namespace {
 
-// The member of a request that lintel.v1 calls `field`, or of which that is a part.
+// The member of a request that lintel.v1 calls `field`, or that contains it.
 std::string member_of(std::string_view field) {
   const auto replaced = [field](std::string_view ours, std::string_view theirs) {
     return std::string(theirs) + std::string(field.substr(ours.size()));
@@ -36,7 +36,7 @@ std::string member_of(std::string_view field) {
   return std::string(field);
 }
 
-// What has no details is of the listener: a path that there is none of is no model.
+// Errors without details are the listener's: an unknown path is not an unknown model.
 std::string code_of(int http_status, const grpc::Status& status, const StatusDetails& details) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAUTHENTICATED:

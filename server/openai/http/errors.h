@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's protocol beside its messages, and its errors as answers:
-// {"error": {"message", "type", "param", "code"}}.
+// OpenAI's protocol except its messages, and its errors as answers: {"error": {"message", "type",
+// "param", "code"}}.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -14,13 +14,13 @@ namespace lintel {
 
 const HttpProtocol& openai_protocol();
 
-// What is wrong with the request itself.
+// The answer for an error of the request itself.
 HttpAnswer openai_answer(const OpenAiError& error);
 // The status of a call, with the fields named as in OpenAI's request.
 HttpAnswer openai_answer(const grpc::Status& status);
 // The same, with the HTTP status that the listener found.
 HttpAnswer openai_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
-// The answer to a body that is no JSON, or whose client has gone. OK: its call answers.
+// The refusal of a body that is not JSON, or whose client is gone. OK: its call answers.
 grpc::Status body_refusal(const JsonFailure& failure);
 
 }  // namespace lintel

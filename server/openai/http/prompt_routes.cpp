@@ -27,7 +27,7 @@ namespace {
 
 using Body = nlohmann::ordered_json;
 
-// Asks a unary method, and answers with what write(response) makes of its response.
+// Calls a unary method, and answers with write(response).
 template <typename Response, typename Request, typename Write>
 void answer_call(HttpCalls& calls, const SharedExchange& exchange, const char* method,
                  Request request, Write write) {
@@ -46,7 +46,7 @@ void answer_call(HttpCalls& calls, const SharedExchange& exchange, const char* m
       /*kept=*/nullptr);
 }
 
-// A list of JSON. The values outlive the pieces; write(value) is the text of one.
+// Appends a list of JSON. The values outlive the pieces; write(value) is the text of one.
 template <typename Values, typename Write>
 void add_list(const Values& values, Write write, JsonPieces& out) {
   out.raw("[");
@@ -63,7 +63,7 @@ void add_ids(const google::protobuf::RepeatedField<std::int32_t>& ids, JsonPiece
       ids, [](std::int32_t id) { return std::to_string(id); }, out);
 }
 
-// A piece that is no UTF-8 by itself is the list of its bytes.
+// A piece as text, or as the list of its bytes if it is not UTF-8 by itself.
 std::string piece_json(const std::string& piece) {
   Utf8Stream characters;
   std::string text;
@@ -93,8 +93,8 @@ JsonPieces llama_tokens(const v1::TokenizeResponse& response) {
   return out;
 }
 
-// vLLM's: {"count", "max_model_len", "tokens", "token_strs"}. `pieces`: of token_strs; null: it is
-// null.
+// vLLM's answer: {"count", "max_model_len", "tokens", "token_strs"}. `pieces`: for token_strs;
+// null: that is null.
 JsonPieces vllm_tokens(const google::protobuf::RepeatedField<std::int32_t>& ids,
                        std::int64_t max_length,
                        const google::protobuf::RepeatedPtrField<std::string>* pieces) {
@@ -113,7 +113,7 @@ JsonPieces vllm_tokens(const google::protobuf::RepeatedField<std::int32_t>& ids,
   return out;
 }
 
-// What is wrong with a member; OK: nothing.
+// Reads members of a body; functions return the error of a member, or OK.
 class Members {
  public:
   explicit Members(Body& body) : body_(body) {}
@@ -122,7 +122,7 @@ class Members {
     const auto found = body_.find(name);
     return found != body_.end() && !found->is_null();
   }
-  // The member's value, which a request without it leaves as it is.
+  // Reads the member's value; without the member, `value` is unchanged.
   template <typename T>
   Members& read(const char* name, T& to) {
     if (!has(name) || !status.ok()) return *this;
@@ -141,7 +141,7 @@ class Members {
   Body& body_;
 };
 
-// Names in a header the members that a request goes without.
+// Names the ignored members of a request in a header.
 void name_ignored(const Body& body, std::initializer_list<std::string_view> known,
                   HttpExchange& exchange) {
   IgnoredMembers ignored;
@@ -154,7 +154,7 @@ void name_ignored(const Body& body, std::initializer_list<std::string_view> know
   }
 }
 
-// The object that a body is. Not OK: it is none, or beyond the bounds.
+// Parses a body into its object. Not OK: it is not one, or beyond the bounds.
 grpc::Status read_body(std::string_view text, JsonBudget& budget, Body& body) {
   JsonFailure failure;
   const grpc::Status read = read_json_body(text, {.budget = &budget}, body, failure);
@@ -162,7 +162,7 @@ grpc::Status read_body(std::string_view text, JsonBudget& budget, Body& body) {
   return refused.ok() ? read : refused;
 }
 
-// The ids of a prompt that was rendered, with what vLLM says of them.
+// Answers with the ids of a rendered prompt, in vLLM's form.
 void answer_rendered(HttpCalls& calls, const SharedExchange& exchange,
                      const v1::RenderChatResponse& rendered, bool with_pieces) {
   v1::DetokenizeRequest request;
@@ -182,7 +182,7 @@ void answer_rendered(HttpCalls& calls, const SharedExchange& exchange,
       });
 }
 
-// The conversation of vLLM's body, whose members are those of a chat but for two.
+// Tokenizes the conversation of vLLM's body, whose members are those of a chat except two.
 void tokenize_chat(HttpCalls& calls, const SharedExchange& exchange, Body body, bool with_pieces) {
   body.erase("return_token_strs");
   body.erase("add_special_tokens");  // templates add their own
@@ -237,7 +237,7 @@ grpc::Status tokenize(const SharedExchange& exchange, const std::string& text, J
   return grpc::Status::OK;
 }
 
-// Both servers take {"tokens": [ID]}; llama.cpp answers {"content"}, vLLM {"prompt"}.
+// Answers {"tokens": [ID]} of both servers with llama.cpp's {"content"} and vLLM's {"prompt"}.
 grpc::Status detokenize(const SharedExchange& exchange, const std::string& text, JsonBudget& budget,
                         HttpCalls& calls) {
   Body body;
@@ -266,7 +266,7 @@ grpc::Status detokenize(const SharedExchange& exchange, const std::string& text,
   return grpc::Status::OK;
 }
 
-// The body of a chat completion as its prompt: the service reads it as it came.
+// Renders the body of a chat completion as a prompt: the service reads it unchanged.
 template <typename Write>
 grpc::Status render(const SharedExchange& exchange, std::string text, HttpCalls& calls,
                     Write write) {
@@ -304,8 +304,8 @@ std::string query_value(std::string_view query, std::string_view name) {
   return "";
 }
 
-// llama.cpp's names of what a model is. A request may be for any, so that there are as many slots
-// as rows.
+// The properties of a model with llama.cpp's names. Any request may use any row, so there are as
+// many slots as rows.
 Body props_json(const v1::Model& model) {
   Body params = Body::object();
   const v1::Sampling& sampling = model.sampling_defaults();

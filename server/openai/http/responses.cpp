@@ -39,8 +39,8 @@ class EventsAnswer final : public StreamAnswer {
   HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
 };
 
-// Answers with the text of JSON that the call's last message has, in pieces: the call keeps the
-// message until they are out, and charges it.
+// Answers with the text of JSON in the call's last message, in pieces: the call keeps the message
+// until they are sent, and charges it.
 template <typename Message>
 void answer_json(const SharedExchange& exchange, HttpCalls& calls, const char* method,
                  RequestMessage request, const std::string& (Message::*text)() const) {
@@ -70,7 +70,7 @@ void write_pieces(const SharedExchange& exchange, const std::shared_ptr<JsonPiec
   });
 }
 
-// Of a response in the background, which continues: answers with it as it begins.
+// Answers with a response in the background as it begins; the response continues.
 void answer_begun(const SharedExchange& exchange, HttpCalls& calls, const char* method,
                   RequestMessage request) {
   const auto is_answered = std::make_shared<bool>(false);
@@ -155,7 +155,7 @@ std::map<std::string, std::string> members_of_query(std::string_view query) {
   return members;
 }
 
-// False: it is no whole number from 0 to `most`.
+// Reads a whole number from 0 to `most`; false for other texts.
 bool read_number(const std::string& text, std::int64_t most, std::int64_t& number) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && rest == text.data() + text.size() && number >= 0 && number <= most;
@@ -237,7 +237,7 @@ grpc::Status compact(const SharedExchange& exchange, const std::string& body, Js
 }  // namespace
 
 void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
-  // With the body of the request.
+  // Adds a route with the body of the request.
   const auto add_post = [&](const char* path, auto handle) {
     routes.add(
         {"POST", path, [&bodies, &calls, handle](const SharedExchange& exchange) {

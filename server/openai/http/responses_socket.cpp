@@ -48,7 +48,7 @@ class TurnAnswer final : public StreamAnswer {
     return grpc::Status::OK;
   }
   std::optional<std::string> tail(const grpc::Status& status) override {
-    // A continuation that failed. A turn that is stored continues none that is kept.
+    // The continuation failed; a stored turn never continues a kept one.
     if (!is_kept_) turns_->forget(previous_);
     return status.ok() ? std::string() : error_event(status).body;
   }
@@ -59,7 +59,7 @@ class TurnAnswer final : public StreamAnswer {
 
  private:
   const Turns turns_;
-  const std::string previous_;  // the id of the response that is continued; empty: none
+  const std::string previous_;  // the id of the continued response; empty: none
   bool is_kept_ = false;
 };
 

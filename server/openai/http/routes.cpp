@@ -22,8 +22,8 @@
 namespace lintel {
 namespace {
 
-// When the server started, in seconds since 1970. Checkpoints have no date, and clients show this
-// one: 0 would be 1970.
+// The time at which the server started, in seconds since 1970. Checkpoints have no date, and
+// clients show this one: 0 would be 1970.
 std::int64_t created_time() {
   static const std::int64_t time = unix_seconds();
   return time;
@@ -47,7 +47,7 @@ const char* state_of(const v1::Model& model) {
   return model.load_failed() ? "failed" : "unloaded";
 }
 
-// `id`: its name, or another that means it.
+// A model as an object. `id`: its name, or an alias.
 nlohmann::ordered_json model_object(const v1::Model& model, const std::string& id) {
   nlohmann::ordered_json object = {
       {"id", id}, {"object", "model"}, {"created", created_time()}, {"owned_by", "lintel"}};
@@ -55,7 +55,7 @@ nlohmann::ordered_json model_object(const v1::Model& model, const std::string& i
   object["lintel"] = {{"state", state_of(model)}};
   if (id != model.name()) object["lintel"]["alias_of"] = model.name();
   if (!model.reason().empty()) object["lintel"]["reason"] = model.reason();
-  // Of models with a chat template.
+  // Present for models with a chat template.
   if (model.has_sampling_defaults()) {
     object["lintel"]["defaults"] = defaults_object(model.sampling_defaults());
   }

@@ -11,16 +11,16 @@ namespace lintel {
 
 struct OpenAiOptions {
   ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
-  // Of completions; the services of chats and responses know it.
+  // For completions; the services of chats and responses have their own.
   bool refuses_unknown_members = false;
 };
 
 // `calls` and `bodies` outlive the routes.
 void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
                        OpenAiOptions options);
-// Those of llama.cpp's and vLLM's servers that show how a model reads a prompt, which the function
-// above adds, too: /tokenize, /detokenize, /apply-template, /props and
-// /v1/chat/completions/input_tokens.
+// Adds the routes of llama.cpp's and vLLM's servers that show how a model reads a prompt:
+// /tokenize, /detokenize, /apply-template, /props and /v1/chat/completions/input_tokens. Called by
+// the function above.
 void add_prompt_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies);
 
 }  // namespace lintel
