@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The right to write a session, for a call. KEYS: session. ARGV: owner, nonce, holder, boot,
--- lease in milliseconds, the digest that it is to stand at (empty: any), a name that its row is not to
--- have (empty: none). Where it stands elsewhere, or has that name, nothing is claimed: SEEN.
+-- Claims the right to write a session, for a call. KEYS: session. ARGV: owner, nonce, holder, boot,
+-- lease in milliseconds, the digest that the session must have (empty: any), a name that its row
+-- must not have (empty: none). If it has another digest, or that name, nothing is claimed: SEEN.
 local s = redis.call('HMGET', KEYS[1], 'o', 'n', 'h', 'b', 'u', 'f', 'l', 'd', 'r', 'p', 'w')
 if s[1] ~= ARGV[1] then return {'NOT_FOUND'} end
 local now = milliseconds()
 local left = number(s[5]) - now
 if s[2] ~= ARGV[2] then  -- else the answer was lost
-  if s[7] == ARGV[2] then return {'STALE'} end  -- granted, and given back since
+  if s[7] == ARGV[2] then return {'STALE'} end  -- granted, and released since
   -- An earlier boot of the same holder holds nothing any more.
   local is_ours = s[3] == ARGV[3] and number(s[4]) <= number(ARGV[4])
   if s[2] ~= '' and left > 0 and not is_ours then

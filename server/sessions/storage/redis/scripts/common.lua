@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Before every script. A session is a hash:
---   o owner, m model, r row, p position, d digest of the history up to there, x when it expires
+-- Prefix of every script. A session is a hash:
+--   o owner, m model, r row, p position, d digest of the history up to there, x time of expiry
 --   t states that the row names, 16 hexadecimal digits each
---   v position of the first token in the string of tokens, a of the first that is kept, w bytes of each
---   n nonce of who may write, empty: nobody; l of who gave it back last; s of its last write
---   h holder, b its boot, u until when it holds the session, f number of the claim: grows from claim to
---   claim, and is that of a time, so that it grows also where a failover has lost claims
--- Nothing of a session has a time to live, and leases are by this server's clock alone.
+--   v position of the first token in the string of tokens, a of the first kept one, w bytes of each
+--   n nonce of the claim, empty: none; l of the last released claim; s number of the last write
+--   h holder, b its boot, u end of its lease, f number of the claim: grows from claim to claim, and
+--   is at least the time in milliseconds, so that it grows even if a failover has lost claims
+-- No key of a session has a time to live, and leases follow this server's clock only.
 local function milliseconds()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -14,7 +14,7 @@ end
 local function whole(number) return string.format('%.0f', number) end
 local function number(text) return tonumber(text) or 0 end
 
--- Puts packed tokens at the position `from`; what was written from there on goes.
+-- Puts packed tokens at the position `from`, in place of those from there on.
 local function put_tokens(key, row, first, width, from, to, tokens)
   local old = number(row.w)
   if old ~= width and redis.call('EXISTS', key) == 1 then
@@ -33,7 +33,7 @@ local function put_tokens(key, row, first, width, from, to, tokens)
   if #tokens > 0 then redis.call('SETRANGE', key, start, tokens) end
 end
 
--- Forgets tokens below `base`, once they are many. Returns the position of the first one left.
+-- Drops tokens below `base`, once they are many. Returns the position of the first one left.
 local function forget_tokens(key, first, width, base, position)
   if base - first < math.max(256, (position - base) / 4) then return first end
   local kept = ''
@@ -46,8 +46,9 @@ local function each_state(names)
   return names:gmatch('%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x')
 end
 
--- States that are named from now on have to be waiting for it, unless `all`; those named no more are
--- doomed. Returns the doomed ones; nothing: one is not waiting, and nothing was changed.
+-- Changes the states that a session names. New ones have to be in `garbage`, as put, unless `all`;
+-- those no longer named are doomed. Returns the doomed ones; nothing: a new one is not there, and
+-- nothing was changed.
 local function name_states(garbage, id, before, after, all)
   local old, new, doomed = {}, {}, {}
   for where in each_state(before) do old[where] = true end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A new session. KEYS: session, tokens, ids, expiries, garbage. ARGV: id, owner, model, digest,
+-- Creates a session. KEYS: session, tokens, ids, expiries, garbage. ARGV: id, owner, model, digest,
 -- position, base, row, width, tokens, expires in microseconds, states.
 local digest = redis.call('HGET', KEYS[1], 'd')
 if digest then return {digest == ARGV[4] and 'DONE' or 'FENCED'} end

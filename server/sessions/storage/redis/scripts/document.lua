@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A document: a hash of o owner, a parent, b body, v version, i 1 where it is hidden, x when it expires in
--- microseconds, s of its last write, and a field for each document that continues it. It has a time to live, which
--- the use of a chain prolongs for all of it.
--- KEYS: document. ARGV: what to do, owner, time to live in milliseconds, then:
---   put     expected version, parent, body, expiry, a name of this write. Returns whether it is hidden
---   find    now, until when it is to live or empty. Returns parent, body, version, whether it is hidden, expiry
---   adopt   the id of a child, until when it is to live
---   release the id of a child. Returns GONE and the parent where it went with it
+-- A document: a hash of o owner, a parent, b body, v version, i 1 if it is hidden, x time of expiry
+-- in microseconds, s name of its last write, and a field for each document that continues it. It
+-- has a time to live, which the use of a chain prolongs for the whole chain.
+-- KEYS: document. ARGV: operation, owner, time to live in milliseconds, then:
+--   put     expected version, parent, body, expiry, a name of this write. Returns 1 if it is hidden
+--   find    now, least expiry or empty. Returns parent, body, version, 1 if it is hidden, expiry
+--   adopt   the id of a child, least expiry
+--   release the id of a child. Returns GONE and the parent if the document was removed
 --   remove  now. Returns as release
 local own_fields = 7
 local what, owner, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])

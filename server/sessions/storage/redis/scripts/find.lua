@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A session's row, whoever holds it. KEYS: session. ARGV: owner, holder and boot of who asks. Returns
--- row, position, digest; who else holds it (empty: nobody), for how long in milliseconds.
+-- Finds a session's row, held or not. KEYS: session. ARGV: owner, holder and boot of the caller.
+-- Returns row, position, digest; another holder (empty: none), the rest of its lease in
+-- milliseconds.
 local s = redis.call('HMGET', KEYS[1], 'o', 'r', 'p', 'd', 'n', 'h', 'b', 'u')
 if s[1] ~= ARGV[1] then return {'NOT_FOUND'} end
 local left = number(s[8]) - milliseconds()

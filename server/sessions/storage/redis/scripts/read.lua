@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Tokens of a session. KEYS: session, tokens. ARGV: position of the first, how many.
+-- Reads tokens of a session. KEYS: session, tokens. ARGV: position of the first, number.
 local s = redis.call('HMGET', KEYS[1], 'a', 'p', 'v', 'w')
 if not s[1] then return {'NOT_FOUND'} end
 local from, count = number(ARGV[1]), number(ARGV[2])

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Removes expired sessions of one bucket that nobody holds. KEYS: ids, expiries, garbage. ARGV: prefix
--- of keys, time in microseconds, most, how far that time may be from this server's, in seconds.
--- Returns how many sessions there are, how many were removed, then states that are doomed, each with
--- the session that named it.
+-- Removes expired sessions of one bucket that are not held. KEYS: ids, expiries, garbage. ARGV:
+-- prefix of keys, time in microseconds, most, largest difference of that time from this server's,
+-- in seconds. Returns the number of sessions, the number of removed ones, then doomed states, each
+-- with the session that named it.
 local function doom(id, where, plain)
   if plain then redis.call('SREM', KEYS[3], where .. id) end
   redis.call('SADD', KEYS[3], 'D' .. where .. id)
@@ -19,7 +19,7 @@ for _, id in ipairs(ids) do
   local key = ARGV[1] .. id .. ':m'
   local s = redis.call('HMGET', key, 'x', 'n', 'u', 't')
   if s[1] and number(s[1]) > clock then
-    redis.call('ZADD', KEYS[2], whole(number(s[1]) / 1000000), id)  -- it was used since
+    redis.call('ZADD', KEYS[2], whole(number(s[1]) / 1000000), id)  -- used since then
   elseif s[1] and (s[2] == '' or number(s[3]) <= now) then
     for where in each_state(s[4]) do doom(id, where, false) end
     redis.call('DEL', key, ARGV[1] .. id .. ':h')
@@ -32,7 +32,7 @@ local found = {'DONE', redis.call('ZCARD', KEYS[1]), removed}
 for _, member in ipairs(redis.call('SRANDMEMBER', KEYS[3], 100)) do
   if member:sub(1, 1) == 'D' then
     found[#found + 1] = member:sub(2)
-  else  -- put, but never named: its holder may still be about to
+  else  -- put, but not named: a holder may still name it
     local id = member:sub(17)
     local s = redis.call('HMGET', ARGV[1] .. id .. ':m', 'n', 'u')
     if s[1] and (s[1] == '' or number(s[2]) <= now) then

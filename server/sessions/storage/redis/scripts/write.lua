@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One write of who has claimed a session. KEYS: session, tokens, garbage (where states are concerned),
--- ids and expiries (of a removal). ARGV:
+-- Applies a write of the holder of a session. KEYS: session, tokens, garbage (for changes of
+-- states), ids and expiries (for a removal). ARGV:
 --   1 id, 2 nonce, 3 the lowest number of the last write before it, 4 its own number, 5 lease in ms
---   6 keep|release|remove|heal, 7 digest after it, or empty: of what is no history, 8 position after it
---   9 row, or empty: as it was, 10 base, 11 expires, 12 states that the row names
+--   6 keep|release|remove|heal, 7 digest after it, empty: history unchanged, 8 position after it
+--   9 row, empty: unchanged, 10 base, 11 expires, 12 states that the row names
 --   13 position of its tokens, 14 their width, 15 the tokens
---   16 states that were put and are not to be kept
---   17... of heal: holder, boot, nonce and number of the claim before; then the digests that it may find
--- A heal writes what a failover has lost. Where the session was claimed since, it is not behind but has
--- gone on, though it may well stand at a digest that the healer knows: a call that is repeated comes to
--- the same tokens.
+--   16 states that were put and are not kept
+--   17... for heal: holder, boot, nonce and number of the claim before; then digests it may find
+-- A heal writes data that a failover has lost. A session that was claimed since is not behind but
+-- has continued, even if it has a digest that the healer knows: a repeated call has the same
+-- tokens.
 local fields = {'o', 'n', 'l', 's', 'd', 'p', 'w', 'v', 'a', 't', 'h', 'b', 'u', 'f'}
 local got = redis.call('HMGET', KEYS[1], unpack(fields))
 local s = {}
@@ -82,7 +82,7 @@ if what ~= 'remove' then
   end
   if base > first then change('v', whole(forget_tokens(KEYS[2], first, width, base, position))) end
   if heals then
-    s.f = whole(number(ARGV[20]) + 1)  -- above all that were given out before the failover
+    s.f = whole(number(ARGV[20]) + 1)  -- above all that were granted before the failover
     change('f', s.f)
     change('h', ARGV[17])
     change('b', ARGV[18])
