@@ -27,7 +27,7 @@ namespace lintel {
 namespace {
 
 constexpr std::size_t kSequences = 4;         // at a time
-constexpr std::size_t kMostSequences = 16;    // where fewer say too little
+constexpr std::size_t kMostSequences = 16;    // fewer would say too little
 constexpr std::int64_t kLongest = 192;        // tokens
 constexpr std::int64_t kMostTerms = 500'000;  // of all sums: a large vocabulary has fewer tokens
 constexpr std::int64_t kFewestTokens = 8;
@@ -187,7 +187,7 @@ std::size_t f32_bytes_of(std::span<const std::int64_t> shape) {
   return bytes;
 }
 
-// What is held of a matrix in f32 while it is packed, and of a file while it is read.
+// Bytes of a matrix held in f32 while it is packed, and of a file while it is read.
 std::size_t bytes_of_rows_at_once(std::size_t cols, std::size_t rows) {
   return product(product(cols, sizeof(float)), kGroupWidth * packing_threads(cols, rows));
 }
@@ -365,8 +365,8 @@ std::int64_t num_weights(const ModelFiles& files) {
   return weights;
 }
 
-// Of a model's beginning of `text`: what types are compared on. Empty where there is no text, and
-// for a model that reads none.
+// The beginning of `text` as the model's tokens, on which types are compared. Empty: there is no
+// text, or the model reads none.
 std::vector<std::int32_t> text_tokens(const ModelFiles& files, const std::string& text) {
   if (text.empty()) return {};
   std::vector<std::string> notes;
@@ -387,7 +387,7 @@ std::vector<std::int32_t> text_tokens(const ModelFiles& files, const std::string
   return tokens;
 }
 
-// In 4 bits a model loses too much to be compared without a text.
+// Types to compare. A model in 4 bits loses too much to be compared without a text.
 std::vector<WeightType> candidates_for(const ModelFiles& files, bool has_text) {
   std::vector<WeightType> types;
   if (has_text && files.family() != nullptr) {
@@ -457,7 +457,7 @@ LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_
   }
   const std::vector<WeightType> faster = faster_types();
   if (!plan.candidates.empty()) {
-    // In f32 a large model would take twice the memory of its files.
+    // A large model in f32 would take twice the memory of its files.
     weight_type = is_large(files) ? WeightType::kBf16 : WeightType::kF32;
     std::erase(plan.candidates, *weight_type);
   } else if (!weight_type && is_large(files) && !faster.empty()) {

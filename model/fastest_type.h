@@ -15,9 +15,9 @@
 
 namespace lintel {
 
-// What a model loses by the type that its matrices are computed in.
+// The accuracy that a model loses by the type that its matrices are computed in.
 
-// Of bits per token: a model is served in the fastest type that loses no more against f32.
+// Bits per token: a model is served in the fastest type that loses no more against f32.
 inline constexpr double kMostBitsLost = 0.002;
 
 // Bits that `narrow` loses for each token against `exact`, the same model in f32: the mean
@@ -52,31 +52,32 @@ struct ModelSize {
 // weights' header.
 ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options);
 
-// Of weights in a model whose time matrices take; smaller ones stay in f32.
+// The smallest number of weights in a model whose time matrices take; smaller models stay in f32.
 inline constexpr std::int64_t kFewestWeights = 200'000;
 // Models with more of them are served in the fastest type of faster_types() without a comparison,
 // which would take as long as some hundred tokens in f32, unless there is a text to compare on.
 inline constexpr std::int64_t kMostComparedWeights = 100'000'000;
-// Of a text that types are compared on. Its first tokens are read, up to kMostTextTokens.
+// Bounds of a text that types are compared on. Its first tokens are read, up to kMostTextTokens.
 inline constexpr std::size_t kFewestTextTokens = 64;
 inline constexpr std::size_t kMostTextTokens = 512;
 inline constexpr std::size_t kMostTextBytes = std::size_t{64} << 10;  // of a file: more is not read
 
-// How a type is chosen where the operator chose none.
+// The choice of a type where the operator chose none.
 struct TypeChoice {
-  // Where it is not empty, types of a model that reads text are compared on it, those of a
-  // checkpoint in 4 bits, too. Else on sequences that the model draws.
+  // A text on which types of a model that reads text are compared, those of a checkpoint in 4 bits,
+  // too. Empty: types are compared on sequences that the model draws.
   std::string text;
   double most_bits_lost = kMostBitsLost;
 };
 
-// What is faster than f32 with this machine's kernels, the fastest first. It depends on the
+// The types faster than f32 with this machine's kernels, the fastest first. Depends on the
 // instruction set alone, not on a clock: the same machine chooses the same again.
 std::vector<WeightType> faster_types();
 
 struct LoadPlan {
   Transformer::Options options;
-  // To compare, the fastest first; options.weight_type is served where none loses little enough.
+  // Types to compare, the fastest first; options.weight_type is served where none loses little
+  // enough.
   std::vector<WeightType> candidates;
   double most_bits_lost = kMostBitsLost;
   std::vector<std::int32_t> text;  // to compare on; empty: what the model draws

@@ -31,9 +31,10 @@ class ModelFiles {
   explicit ModelFiles(const std::filesystem::path& path);
   ~ModelFiles();
 
-  // Of a GGUF file {"general.architecture": NAME} and its keys that are no lists.
+  // The configuration as JSON; for a GGUF file {"general.architecture": NAME} and its keys that are
+  // no lists.
   const std::string& config_json() const { return config_json_; }
-  // What has the keys: config.json, or the GGUF file.
+  // The file that has the keys: config.json, or the GGUF file.
   const std::string& config_file() const { return config_file_; }
   const ModelConfig& config() const { return config_; }
   // Keys of a checkpoint that its family does not know.
@@ -78,12 +79,12 @@ void refuse_unknown_keys(const ModelFiles& files);
 // the first ones, and how many more there are.
 std::vector<std::string> warnings_of_unknown_keys(const ModelFiles& files);
 
-// Whether a GGUF file has tensors of blocks.
+// True if a GGUF file has tensors of blocks.
 bool has_quantized_tensors(const ModelFiles& files);
 // Throws ModelError for weight type blocks of files without.
 void check_has_blocks(const ModelFiles& files, WeightType type);
 
-// Whether the directory has a config.json, or exactly one GGUF file (or the first of its parts).
+// True if the directory has a config.json, or exactly one GGUF file (or the first of its parts).
 bool is_model_directory(const std::filesystem::path& directory);
 
 // SHA-256 over config.json, where there is one, and all files of the weights: of each its length (8

@@ -77,7 +77,7 @@ NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice, Ste
     hash.add(text);
   };
   add_text(model.fingerprint());
-  // With the attention that runs.
+  // The configuration with the attention that runs.
   add_text(model.config().family.empty() ? to_json(model.config()) : model.config_json());
   add_text(model.recomputes() ? "recompute" : "state");
   add_text(type);

@@ -205,7 +205,7 @@ void SequenceState::save_pages(std::int64_t from, std::vector<std::byte>& bytes,
   }
   BytesWithoutPages count;
   save(count);
-  bytes.reserve(bytes.size() + count.bytes());  // what a vector outgrows is not zeroed
+  bytes.reserve(bytes.size() + count.bytes());  // memory that a vector outgrows is not zeroed
   PagedStateWriter writer(bytes, std::span(pages).subspan(first), from);
   save(writer);
 }

@@ -19,7 +19,7 @@ namespace lintel {
 
 class Adapter;  // model/lora/adapter.h
 
-// What a model can be fed, which a saved sequence has to keep to.
+// The tokens that a model accepts; a saved sequence has to keep to them.
 struct SequenceLimits {
   std::int64_t max_length = 0;          // positions; 0: unbounded
   std::int32_t vocab_size = INT32_MAX;  // tokens are below it
@@ -59,21 +59,21 @@ class SequenceState {
   const std::shared_ptr<const Adapter>& adapter() const { return adapter_; }
   // Tokens of the sequence so far: those fed and the pending one.
   std::int64_t num_tokens() const { return position_ + (pending ? 1 : 0); }
-  // Where the next token stands in the whole sequence.
+  // Position of the next token in the whole sequence.
   std::int64_t next_position() const { return origin + num_tokens(); }
 
   // All but the adapter, as bytes of this byte order: fixed fields, tail, counts, then what each
   // layer saves, or the tokens (docs/snapshot_format.md). Not between the steps that
   // begin_speculation drafts and rollback().
   void save(StateWriter& writer) const;
-  std::size_t saved_bytes() const;  // that save() writes now
-  // Where the full pages of the states end: none of the tokens before it changes them any more. 0
-  // where states do not lie in pages, or not all of the sequence does (origin).
+  std::size_t saved_bytes() const;  // the bytes that save() writes now
+  // The end of the full pages of the states: no token before it changes them any more. 0 where
+  // states do not lie in pages, or not all of the sequence does (origin).
   std::int64_t full_pages() const;
-  // As save(), without the full pages of tokens before `from`, which were saved before; those of
-  // [from, full_pages()) are appended to `pages`, in runs of powers of two up to 256, the rest to
-  // `bytes`. load() takes all of it through a PagedStateReader. REQUIRES: from <= full_pages(), and
-  // pages end there.
+  // Saves as save(), without the full pages of tokens before `from`, which were saved before; those
+  // of [from, full_pages()) are appended to `pages`, in runs of powers of two up to 256, the rest
+  // to `bytes`. load() takes all of it through a PagedStateReader. REQUIRES: from <= full_pages(),
+  // and pages end there.
   void save_pages(std::int64_t from, std::vector<std::byte>& bytes,
                   std::vector<PageRun>& pages) const;
   // Becomes the sequence that was saved: it continues bit for bit as that one. REQUIRES: an empty
@@ -93,8 +93,8 @@ class SequenceState {
   // step has rows of this sequence, or settle() comes before it; every other use of the sequence
   // settles by itself.
   void rollback(std::int64_t num_rows);
-  // What the sequence remembers is in its own memory from here on, and the workspace has nothing
-  // left of it. Drafts that were not judged stay; of a step that failed, the sequence is in doubt.
+  // Moves all state of the sequence into its own memory; the workspace then has nothing left of it.
+  // Drafts that were not judged stay; after a step that failed, the sequence is in doubt.
   void settle();
 
   // For Transformer only.
@@ -108,7 +108,7 @@ class SequenceState {
   static std::size_t token_bytes(std::int64_t num_tokens);  // of so many remembered
   static constexpr std::size_t kTokenPage = 1024;           // tokens of a page
 
-  // Where its first token stands in the whole sequence: what lies before is in `counts` alone.
+  // Position of its first token in the whole sequence: tokens before it are in `counts` only.
   std::int64_t origin = 0;
   std::optional<std::int32_t> pending;  // produced, not yet fed
   TokenCounts counts;                   // of the tokens before next_position(); or empty

@@ -11,8 +11,9 @@
 
 namespace lintel {
 
-// Of a small vocabulary a number for each token, of a larger one a table of those that occurred, as
-// long as that is smaller. Zeroes memory before it is freed. One thread at a time.
+// Counts of tokens: for a small vocabulary a number for each token, for a larger one a table of
+// those that occurred, as long as that is smaller. Zeroes memory before it is freed. One thread at
+// a time.
 class TokenCounts {
  public:
   // A vocabulary whose counts take no more than some pages always has all of them.
@@ -31,7 +32,7 @@ class TokenCounts {
   void add(std::int32_t token, std::uint32_t times = 1);
   // REQUIRES: its count is above 0.
   void remove(std::int32_t token);
-  // As if nothing had been counted.
+  // Forgets all counts.
   void clear() noexcept;
 
   // [V] of every token; in `memory` where they do not lie so already. Valid until a token is added.

@@ -22,8 +22,8 @@
 namespace lintel {
 namespace {
 
-// What a step keeps so that its drafts can be taken back: two halves in turn, as drafts of one step
-// may enter their states with the rows of the next. Each grows to its high-water mark. One worker
+// Memory by which a step's drafts can be taken back: two halves in turn, as drafts of one step may
+// enter their states with the rows of the next. Each grows to its high-water mark. One worker
 // thread's.
 class DraftMemory {
  public:
@@ -102,7 +102,7 @@ class DraftMemory {
   }
 
   std::array<Half, 2> halves_;
-  std::size_t turn_ = 0;  // whose half the last step has
+  std::size_t turn_ = 0;  // the half of the last step
 };
 
 // Working memory of a draft head.
@@ -115,7 +115,7 @@ class DraftBuffers {
         last_(model.head->weight_type(), max_rows, model.width),
         rows_(max_rows) {}
 
-  // What follows each row's token, as the head has it in place of h.
+  // An input of the head: the token that follows a row, and the head's substitute for h.
   struct Row {
     const float* hidden = nullptr;  // [E]
     std::int32_t token = 0;
@@ -148,7 +148,7 @@ class DraftBuffers {
         DecoderPass(head.layers).step(std::span(rows_).first(rows.size()), layers_, team, nullptr);
     predict(model, found, team);
   }
-  // Of the last step, in the order of its rows that wanted a draft.
+  // Results of the last step, in the order of its rows that wanted a draft.
   std::span<const std::int32_t> tokens() const { return tokens_; }
   MatrixView<const float> hidden() { return layers_.hidden(); }
 
@@ -202,7 +202,7 @@ struct Workspace::Activations {
   std::optional<DraftBuffers> draft_head;  // made at its first use
   std::vector<DraftBuffers::Row> drafted;
   StepObserver* observer = nullptr;
-  StepThreadPool* team = nullptr;  // whose leader is this thread; null: this thread alone
+  StepThreadPool* team = nullptr;  // its leader is this thread; null: this thread alone
 };
 
 Workspace::Workspace(std::unique_ptr<Activations> buffers) : buffers_(std::move(buffers)) {}
@@ -215,7 +215,7 @@ MatrixView<const float> Workspace::hidden() const { return buffers_->buffers->hi
 void Workspace::observe(StepObserver* observer) { buffers_->observer = observer; }
 void Workspace::share_with(StepThreadPool* team) { buffers_->team = team; }
 
-// What load() makes of the files.
+// The parts that load() makes from the files.
 struct Transformer::Parts {
   ModelConfig config;
   WeightType weight_type = WeightType::kF32;
@@ -225,7 +225,7 @@ struct Transformer::Parts {
   std::shared_ptr<const Tokenizer> tokenizer;  // null: ids alone
   bool recompute = false;
   std::unique_ptr<Head> head;
-  std::unique_ptr<const WeightSource> drawn;  // what `decoder` streams from; null: the files
+  std::unique_ptr<const WeightSource> drawn;  // source of a streaming `decoder`; null: the files
   std::unique_ptr<const Decoder> decoder;
 };
 
@@ -290,7 +290,7 @@ struct Transformer::Impl : Parts {
     return pass.step(buffers.fed, *buffers.buffers, buffers.team, buffers.observer);
   }
 
-  // Of what a sequence keeps, as StateLayout::state_bytes.
+  // Bytes that a sequence keeps, as StateLayout::state_bytes.
   std::size_t state_bytes(std::int64_t num_tokens) const {
     if (recompute) return SequenceState::token_bytes(num_tokens);
     std::size_t total = 0;
@@ -300,7 +300,7 @@ struct Transformer::Impl : Parts {
     return total;
   }
 
-  // What a sequence keeps a state of; nothing in recompute mode.
+  // Layouts of the states that a sequence keeps; empty in recompute mode.
   const std::vector<std::shared_ptr<const StateLayout>> layouts;
   const std::shared_ptr<const StateLayout> draft_layout;  // null: no draft head
   const DecoderPass pass;
@@ -401,8 +401,8 @@ std::span<const AdaptableModule> Transformer::modules() const { return impl_->de
 const Head& Transformer::head() const { return *impl_->head; }
 WeightType Transformer::weight_type() const { return impl_->weight_type; }
 std::optional<KvType> Transformer::kv_type() const { return impl_->decoder->kv_type; }
-// What a step does once, reading the weights above all, is no longer seen from here on. In f32
-// products wait for arithmetic sooner, and of more rows less stays in the caches.
+// The fixed cost of a step, reading the weights above all, is negligible from here on. Products in
+// f32 wait for arithmetic sooner, and with more rows less stays in the caches.
 std::size_t Transformer::most_prompt_rows() const {
   return weight_type() == WeightType::kF32 ? 64 : 128;
 }

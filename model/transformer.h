@@ -24,7 +24,7 @@
 
 namespace lintel {
 
-// What Transformer::step takes: rows to feed, and a Workspace.
+// Arguments of Transformer::step: rows to feed, and a Workspace.
 
 class LayerState;
 class SequenceState;
@@ -35,11 +35,11 @@ class StepThreadPool;
 struct BatchRow {
   std::int32_t token = 0;  // 0 .. V-1
   SequenceState* sequence = nullptr;
-  bool wants_output = false;  // whether the head's output after this token is needed
-  // Whether SequenceState::rollback may undo it, until the step after this one. Drafts are the
-  // last rows of their sequence in the step.
+  bool wants_output = false;  // true: the head's output after this token is needed
+  // True if SequenceState::rollback may undo it, until the step after this one. Drafts are the last
+  // rows of their sequence in the step.
   bool is_draft = false;
-  // Whether Workspace::hidden() has it also without an output. REQUIRES: a draft head.
+  // True if Workspace::hidden() has it also without an output. REQUIRES: a draft head.
   bool keeps_hidden = false;
 };
 
@@ -56,7 +56,7 @@ class Workspace {
 
   // Both outlive what is stepped with them; null: none.
   void observe(StepObserver* observer);
-  // Whose leader is the thread that steps. The bits are those of a thread alone.
+  // The team's leader is the thread that steps. The bits are those of a single thread.
   void share_with(StepThreadPool* team);
 
  private:
@@ -66,9 +66,9 @@ class Workspace {
   std::unique_ptr<Activations> buffers_;
 };
 
-// What a model's draft head remembers of a sequence: made by Transformer::new_draft_state, which
-// must outlive it; used by one thread at a time. It is no part of what a sequence is: what it has
-// or lacks decides how many draft tokens are right, never which token comes.
+// The state of a model's draft head for a sequence: made by Transformer::new_draft_state, which
+// must outlive it; used by one thread at a time. It is no part of the sequence: it decides how many
+// draft tokens are right, never which token comes.
 class DraftState {
  public:
   DraftState(DraftState&&) noexcept;
@@ -87,7 +87,7 @@ class DraftState {
   std::int64_t length_ = 0;
 };
 
-// What the draft head reads of one sequence's rows in a step, and where its draft tokens go.
+// The draft head's input from one sequence's rows in a step, and the place of its draft tokens.
 struct DraftRequest {
   DraftState* state = nullptr;
   std::size_t first_hidden = 0;  // of Workspace::hidden(): the sequence's rows, without a gap
@@ -104,23 +104,24 @@ class Transformer {
  public:
   struct Options {
     WeightType weight_type = WeightType::kF32;
-    // In place of the attention of config.json: to compare speed on the same weights.
+    // Replaces the attention of config.json: to compare speed on the same weights.
     std::optional<AttentionSpec> attention;
-    // Of KV caches; a model without one gets a warning unless it is f32.
+    // Type of KV caches; a model without one gets a warning unless it is f32.
     KvType kv_type = KvType::kF32;
-    // What multiplies where it is worthwhile. Null: this machine's. Outlives the model.
+    // The library that multiplies where it is worthwhile. Null: this machine's. Outlives the model.
     const ProductLibrary* product_library = nullptr;
     // Matrices are not kept: every step reads them from the files, which outlive the model. Of f32,
     // for comparisons, and without a fingerprint.
     bool streams = false;
-    // Where it is valid, load() computes none, and fingerprint() waits for this one.
+    // A fingerprint in progress: load() computes none, and fingerprint() waits for this one, if
+    // valid.
     std::shared_future<std::string> fingerprint;
   };
 
   // Holds one tensor at a time beside what stays. Throws ModelError naming file, key or tensor and
   // both values, or what the options ask for and this model cannot do.
   static std::unique_ptr<Transformer> load(const ModelFiles& files, const Options& options);
-  // Of a directory that is opened for this alone.
+  // Loads from a directory that is opened for this only.
   static std::unique_ptr<Transformer> load(const std::filesystem::path& directory,
                                            const Options& options);
   ~Transformer();
@@ -138,8 +139,8 @@ class Transformer {
   // max_length; tokens in 0 .. V-1.
   MatrixView<const float> step(std::span<const BatchRow> rows, Workspace& workspace) const;
 
-  // Whether the checkpoint has layers that predict more than the next token, of which draft tokens
-  // can be had.
+  // True if the checkpoint has layers that predict more than the next token, which can propose
+  // draft tokens.
   bool has_draft_head() const;
   // REQUIRES: a draft head.
   DraftState new_draft_state() const;
@@ -155,7 +156,7 @@ class Transformer {
   void draft(std::span<const DraftRequest> requests, Workspace& workspace) const;
 
   const ModelConfig& config() const;  // with the attention that runs
-  // Those that an adapter may adapt.
+  // The modules that an adapter may adapt.
   std::span<const AdaptableModule> modules() const;
   const Head& head() const;
   WeightType weight_type() const;
@@ -164,8 +165,8 @@ class Transformer {
   // Rows of one sequence for a step that does nothing but read its prompt: with more of them a row
   // takes no less time on any machine. On some it takes least with fewer.
   std::size_t most_prompt_rows() const;
-  // What multiplies the layers' matrices on this machine: "avx512_vnni", or "24 of 32 products
-  // onednn (avx512_core_amx) in blocks of 2 to 64 rows; 8 of 32 products avx512_bf16 ...".
+  // The kernels that multiply the layers' matrices on this machine: "avx512_vnni", or "24 of 32
+  // products onednn (avx512_core_amx) in blocks of 2 to 64 rows; 8 of 32 products avx512_bf16 ...".
   std::string kernels() const;
   std::int64_t num_parameters() const;
   std::size_t weight_bytes() const;  // held for the packed weights
@@ -177,13 +178,13 @@ class Transformer {
   // From so many tokens on state_bytes stays as it is: 0 where it is the same for every length,
   // kNeverFull where it has no end.
   std::int64_t tokens_until_full() const;
-  // Whether all layers have states of constant size. Counts of the tokens of a large vocabulary
+  // True if all layers have states of constant size. Counts of the tokens of a large vocabulary
   // grow with the tokens all the same.
   bool constant_state() const;
-  // What a state gains lies in pages of so many tokens (StateLayout::page_tokens); 0: it does not
+  // Tokens of a page of a state that grows by pages (StateLayout::page_tokens); 0: it does not
   // grow, or in another way.
   std::int64_t page_tokens() const;
-  // Whether storing a state once more costs a constant amount and what the new tokens added: it
+  // True if storing a state once more costs a constant amount and what the new tokens added: it
   // does not grow, or in pages.
   bool appends_state() const { return constant_state() || page_tokens() > 0; }
   bool recomputes() const;  // keeps no state: every output takes its whole prefix again
@@ -195,7 +196,7 @@ class Transformer {
   const std::string& config_json() const;
   // Null: the model has ids alone.
   const std::shared_ptr<const Tokenizer>& tokenizer() const;
-  // What an operator should know, a sentence each: the weights were not trained for this attention;
+  // Warnings for an operator, a sentence each: the weights were not trained for this attention;
   // recompute mode.
   const std::vector<std::string>& warnings() const;
 
@@ -203,7 +204,7 @@ class Transformer {
   struct Parts;
   struct Impl;
   explicit Transformer(Parts parts);
-  // Of our own format: the decoder, and what goes with it.
+  // Loads our own format: the decoder, and its accompanying parts.
   static void load_native(const ModelFiles& files, const Options& options,
                           const Dense::Options& products, Parts& parts);
   std::unique_ptr<Impl> impl_;

@@ -199,7 +199,7 @@ AttentionConfig AttentionSpec::applied_to(const AttentionConfig& own, const Laye
     const auto contradiction = config.kind().contradiction;
     if (contradiction == nullptr) return config;
     const auto wrong = contradiction(config, dims);
-    // What was given stays; a key of the layer's own gives way.
+    // Keys of the spec stay; a key of the layer's own is dropped.
     const bool gives_way = wrong && !keys.contains(wrong->key) && has_default(config, wrong->key) &&
                            kept.erase(wrong->key) > 0;
     if (!gives_way) return config;  // check_attention refuses what still contradicts
@@ -208,7 +208,7 @@ AttentionConfig AttentionSpec::applied_to(const AttentionConfig& own, const Laye
 
 AttentionSpec parse_attention_spec(const std::string& text) {
   AttentionSpec spec = Reader(text).read();
-  // What keys say, beside any that must be given.
+  // Checks the keys; sample values stand in for required ones.
   merged(json(attention_json(sample_attention(spec.type))), spec);
   return spec;
 }

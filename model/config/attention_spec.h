@@ -54,8 +54,8 @@ AttentionSpec parse_attention_spec(const std::string& text);
 // and for keys that do not go together.
 ModelConfig with_attention(ModelConfig config, const AttentionSpec& spec);
 
-// What a spec says by itself: keys that it leaves out have config.json's defaults. Throws
-// ModelError.
+// The configuration that a spec describes by itself: keys that it leaves out have config.json's
+// defaults. Throws ModelError.
 AttentionConfig attention_of(const std::string& spec);
 
 // The specs of a kind's samples, "lsh:rounds=2,bits=4,chunk_size=8", and the first of them. Throws
@@ -72,7 +72,7 @@ inline constexpr LayerDims kSampleDims{.d_model = 24, .n_heads = 2, .d_head = 8,
 
 // "a whole number from 1 to 256", "above 0, at most 1", "`true` or `false`".
 std::string range_of(const ConfigKey& key);
-// What it is when it is left out: "1e-6", "1/sqrt(d_head)"; empty where it must be given.
+// The default of a key, as text: "1e-6", "1/sqrt(d_head)"; empty: the key is required.
 std::string default_of(const ConfigKey& key);
 
 // For --help: "lsh (rounds, bits, chunk_size)" of each kind.

@@ -299,7 +299,7 @@ std::vector<AttentionConfig> read_layers(Fields& root, int n_layers, const std::
   return attention;
 }
 
-// Those of the layers that have their own are left out.
+// The set of weights of each layer; empty: each layer has its own.
 std::vector<int> read_layer_weights(Fields& root, int n_layers) {
   if (!root.has("layer_weights")) return {};
   const std::vector<std::int64_t> given =

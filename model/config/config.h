@@ -25,7 +25,7 @@ enum class Activation { kRelu, kGelu };  // gelu: the exact erf form
 enum class NormPlacement { kPost, kPre };
 enum class EmbeddingKind { kValueConcatPosition, kValueAddPosition, kValue };
 enum class PositionEncoding { kSinusoidal, kLearned, kNone };
-// Where the position's row is added to x: before the first layer, or before each.
+// The place where the position's row is added to x: before the first layer, or before each.
 enum class PositionInjection { kInput, kEveryLayer };
 // x += f(x); or two streams (RevNet, Gomez et al. 2017; Reformer, Kitaev et al. 2020), of which the
 // mean or both side by side leave the last layer.
@@ -66,8 +66,8 @@ struct ModelConfig {
   int mixtures = 0;  // mixture of logistics
   ModalityKind modality = ModalityKind::kTokens;
   ImageShape image;  // modality image
-  // Of a family of checkpoints (model/families/): its name, and what each layer mixes tokens with.
-  // The family reads its other keys itself. Empty: a model of our own format.
+  // The name of a family of checkpoints (model/families/), and the token mixer of each layer. The
+  // family reads its other keys itself. Empty: a model of our own format.
   std::string family;
   std::vector<std::string> mixers;  // [n_layers]
   // Length in tokens of the training sequences: advice for longer generation. 0: unknown.
@@ -88,7 +88,7 @@ struct ModelConfig {
   int num_layer_weights() const;
   int first_layer_with(int weights) const;
   bool is_reversible() const { return residual != Residual::kSum; }
-  // Of the row that leaves the last layer, and that transformer.norm and predictor read.
+  // Width of the row that leaves the last layer, and that transformer.norm and predictor read.
   int last_width() const { return residual == Residual::kReversibleConcat ? 2 * d_model : d_model; }
   LayerDims dims() const { return {d_model, n_heads, d_head, max_length}; }
 };
@@ -103,10 +103,10 @@ ModelConfig load_config(const std::filesystem::path& file);
 // The config.json that parse_config reads back as the same config.
 std::string to_json(const ModelConfig& config);
 
-// What a configuration's values are called: in config.json, on the wire and in the metrics.
+// Names of a configuration's values: in config.json, on the wire and in the metrics.
 
 // Names of the kinds of attention, "linear", or one for each layer, with commas, when they differ.
-// Of a family each of its token mixers once: "gated_delta,gated_softmax".
+// For a family, each of its token mixers once: "gated_delta,gated_softmax".
 std::string attention_names(const ModelConfig& config);
 
 constexpr const char* to_string(Residual residual) {

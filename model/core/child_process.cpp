@@ -21,7 +21,7 @@ int status_of(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// In the child, between fork and exec: only what is safe there.
+// Runs in the child, between fork and exec: only calls that are safe there.
 [[noreturn]] void run(char* const* words, pid_t parent, int out,
                       const ChildProcess::Options& options) {
   if (options.has_group) ::setpgid(0, 0);
@@ -31,7 +31,7 @@ int status_of(int status) {
   ::dup2(empty, STDIN_FILENO);
   ::dup2(out, STDOUT_FILENO);
   if (options.error >= 0) ::dup2(options.error, STDERR_FILENO);
-  // As a shell starts programs.
+  // Resets signals as a shell does when it starts programs.
   for (const int ignored : {SIGPIPE, SIGXFSZ}) ::signal(ignored, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);

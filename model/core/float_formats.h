@@ -12,7 +12,7 @@ inline float bf16_to_f32(std::uint16_t bits) {
   return std::bit_cast<float>(std::uint32_t{bits} << 16);
 }
 float f16_to_f32(std::uint16_t bits);
-// To nearest, ties to even; overflow becomes infinity, NaN stays NaN.
+// Round to nearest, ties to even; overflow becomes infinity, NaN stays NaN.
 std::uint16_t f32_to_bf16(float value);
 std::uint16_t f32_to_f16(float value);
 

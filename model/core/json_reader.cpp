@@ -18,7 +18,7 @@ constexpr std::int64_t kChargedBytes = 64 << 10;
 // The lexer keeps the token at hand twice, and grows both copies by doubling.
 constexpr std::int64_t kLexerCopies = 2;
 
-// As the allocator gives them out.
+// Sizes as the allocator hands them out.
 constexpr std::int64_t kObjectBytes = 64;
 constexpr std::int64_t kListBytes = 32;
 constexpr std::int64_t kMemberBytes = 112;
@@ -219,7 +219,7 @@ class TreeBuilder final : public nlohmann::json_sax<json> {
   }
 
  private:
-  // Where the next value belongs; null: there is no room.
+  // The place of the next value; null: there is no room.
   json* place() {
     if (open_.empty()) return &root_;
     if (open_.back()->is_object()) return member_;
@@ -293,7 +293,7 @@ bool check_json_shape(std::string_view text, const JsonBounds& bounds, const Jso
   failure = {};
   Charge charge(bounds, failure);
   int depth = 0;
-  char quote = '\0';  // that the open text ends with
+  char quote = '\0';  // the end of the open text
   std::size_t next_poll = kPollBytes;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (i >= next_poll) {

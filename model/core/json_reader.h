@@ -12,29 +12,29 @@
 
 namespace lintel {
 
-// What a reader may hold beyond its own bounds, and whether it may continue. The reader calls it on
-// the thread that reads.
+// A limit to what a reader may hold, beyond its own bounds, and a means to cancel it. The reader
+// calls it on the thread that reads.
 class JsonBudget {
  public:
   virtual ~JsonBudget() = default;
   // The reader needs `bytes` more memory; negative: it has freed so many. False: there is no room.
   // What a tree holds stays charged: the budget ends with it.
   virtual bool charge(std::int64_t bytes) = 0;
-  // Whether the result is no longer wanted. Asked at least once for every 16 KiB of text.
+  // True: the result is no longer wanted. Called at least once for every 16 KiB of text.
   virtual bool cancelled() const = 0;
 };
 
 struct JsonBounds {
   // Objects and lists that are open at once.
   int max_depth = 128;
-  // Of memory for the tree: two bytes of text can become a hundred.
+  // Bytes of memory for the tree: two bytes of text can become a hundred.
   std::int64_t max_bytes = std::int64_t{48} << 20;
-  // Whether an object may have a name twice; then the last one counts.
+  // True: an object may have a name twice, and the last one counts.
   bool takes_repeated_names = true;
   JsonBudget* budget = nullptr;  // null: the bounds above are all
 };
 
-// Why a text was not read.
+// The reason why a text was not read.
 struct JsonFailure {
   enum class Kind {
     kNone,
@@ -64,7 +64,7 @@ std::optional<nlohmann::json> read_json_tree(std::string_view text, const JsonBo
 bool read_json_events(std::string_view text, const JsonBounds& bounds,
                       nlohmann::json_sax<nlohmann::json>& sink, JsonFailure& failure);
 
-// What a text costs another reader, which is called after this one.
+// Memory that a text costs another reader, which is called after this one.
 struct JsonCosts {
   std::int64_t each_container = 0;  // bytes of memory for an object or a list
   std::int64_t each_value = 0;      // for anything else
@@ -75,7 +75,7 @@ struct JsonCosts {
 bool check_json_shape(std::string_view text, const JsonBounds& bounds, const JsonCosts& costs,
                       JsonFailure& failure);
 
-// What nlohmann's exception says, without its own name in front of it.
+// The text of nlohmann's exception, without its own name in front of it.
 std::string json_error_text(const std::exception& error);
 
 }  // namespace lintel

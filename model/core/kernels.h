@@ -19,7 +19,7 @@ namespace lintel {
 void layer_norm(MatrixView<const float> x, std::span<const float> gain, std::span<const float> bias,
                 float eps, MatrixView<float> y);
 
-// In place: max(x, 0); and x/2 (1 + erf(x/sqrt(2))), to 5e-7 absolute on [-10, 10].
+// Activations in place: max(x, 0); and x/2 (1 + erf(x/sqrt(2))), to 5e-7 absolute on [-10, 10].
 void relu(std::span<float> x);
 void gelu(std::span<float> x);
 

@@ -43,7 +43,7 @@ class SharedBlock {
     return *this;
   }
   ~SharedBlock() {
-    // What other owners have read comes before the memory is zeroed.
+    // The fence orders reads by other owners before the memory is zeroed.
     if (head_ == nullptr || head_->references.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
     const std::size_t all = bytes_of(head_->bytes);
     head_->~Head();
@@ -52,7 +52,7 @@ class SharedBlock {
   }
 
   explicit operator bool() const { return head_ != nullptr; }
-  // Whether there are other owners. Where there are none, all that they did is seen here.
+  // True if there are other owners. If there are none, all that they did is visible here.
   bool is_shared() const { return head_->references.load(std::memory_order_acquire) > 1; }
   // Another block with the same bytes. Throws std::bad_alloc.
   SharedBlock copy() const { return SharedBlock(bytes()); }
@@ -62,7 +62,7 @@ class SharedBlock {
   const std::byte* data() const { return reinterpret_cast<const std::byte*>(head_) + sizeof(Head); }
   std::span<const std::byte> bytes() const { return {data(), head_->bytes}; }
 
-  // What a block of so many bytes takes, its count included.
+  // Bytes that a block of this size takes, its count included.
   static constexpr std::size_t bytes_of(std::size_t bytes) { return sizeof(Head) + bytes; }
 
  private:

@@ -17,7 +17,7 @@
 
 namespace lintel {
 
-// Where the state of a sequence is written to, and where it is read from again.
+// Writers and readers of the state of a sequence.
 
 // One thread's. What it throws leaves the state as it was.
 class StateWriter {
@@ -53,7 +53,7 @@ class StateReader {
     values(std::span(made.data(), bytes));
     return made;
   }
-  // Whether all that it reads was written by this process and has been nowhere else.
+  // True if all that it reads was written by this process and has been nowhere else.
   virtual bool is_trusted() const { return false; }
 
   template <typename T>
@@ -146,7 +146,7 @@ class SharedStateWriter final : public StateWriter {
   SharedState& state_;
 };
 
-// What SharedStateWriter will append.
+// Counts the bytes that SharedStateWriter will append.
 class SharedStateCount final : public StateWriter {
  public:
   std::size_t bytes() const { return bytes_; }

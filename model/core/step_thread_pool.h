@@ -30,10 +30,10 @@ class StepThreadPool {
 
   // ---- The leader's.
 
-  // So many threads at most share what is split from here on, the leader included; a helper that
-  // comes late from the work before may still take some.
+  // Limits the threads that share work from here on, the leader included; a helper that comes late
+  // from the work before may still take some.
   void use(std::size_t threads) { used_ = threads; }
-  // How many do, by the helpers that are here.
+  // The number of threads that share work, limited by the helpers present.
   std::size_t threads() const;
 
   // Calls work(begin, end, is_leader) for ranges that make up 0 .. count - 1, on this thread and on
@@ -64,7 +64,7 @@ class StepThreadPool {
   using Call = void (*)(const void* work, std::size_t begin, std::size_t end, bool is_leader);
 
   static constexpr std::size_t kLeader = 0;  // its seat
-  // What is left of a seat's share. In a cache line of its own, which its helper looks at.
+  // The rest of a seat's share, in a cache line of its own, which the seat's helper polls.
   struct alignas(64) Share {
     std::atomic<std::uint64_t> left{0};
   };
@@ -79,7 +79,7 @@ class StepThreadPool {
   static Range take_first_half(Share& share);
   static Range take_last(Share& share);
 
-  // Of the leader alone.
+  // Used by the leader only.
   std::size_t used_ = kMostThreads;
   std::uint32_t turn_ = 0;
 
@@ -87,7 +87,7 @@ class StepThreadPool {
   Call call_ = nullptr;
   const void* work_ = nullptr;
 
-  // By who has set has_failed_, before its part counts as done.
+  // Set by the thread that has set has_failed_, before its part counts as done.
   std::exception_ptr failure_;
   std::atomic<bool> has_failed_{false};
 
@@ -100,7 +100,8 @@ class StepThreadPool {
 // work, and yield the core while there is none.
 class StepHelpers {
  public:
-  // So many, or as many as the pool has seats left. Each has its seat when this returns.
+  // Adds `count` helpers, or as many as the pool has seats left. Each has its seat when this
+  // returns.
   StepHelpers(StepThreadPool& pool, std::size_t count);
   ~StepHelpers();
   StepHelpers(const StepHelpers&) = delete;

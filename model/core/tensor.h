@@ -21,11 +21,11 @@ namespace lintel {
 
 // PageArena: memory of weights and states, in huge pages where the system has them.
 
-// What a step reads is far larger than what a processor's address tables (TLB) reach in pages of 4
-// KB. A state of 270 KB holds no page of 2 MB, so blocks share slabs of one such page each, for
-// which the system is asked (madvise); larger blocks have a mapping of their own. What is not in
-// use is returned slab by slab, except one empty slab, which a session that opens and closes would
-// else map again each time. Thread-safe.
+// A step reads far more memory than a processor's address tables (TLB) cover in pages of 4 KB. A
+// state of 270 KB holds no page of 2 MB, so blocks share slabs of one such page each, for which the
+// system is asked (madvise); larger blocks have a mapping of their own. Unused memory is returned
+// slab by slab, except one empty slab, which a session that opens and closes would else map again
+// each time. Thread-safe.
 class PageArena {
  public:
   static constexpr std::size_t kSlabBytes = std::size_t{2} << 20;
@@ -38,9 +38,9 @@ class PageArena {
 
   // At a cache line's boundary, with any content. bytes: above 0. Throws std::bad_alloc.
   void* allocate(std::size_t bytes);
-  // Whether `block` came from allocate(); then it is freed.
+  // Frees `block` if it came from allocate(). Returns whether it did.
   bool free(void* block) noexcept;
-  // How long a block is; 0: it is none.
+  // The length of a block; 0: `block` did not come from allocate().
   std::size_t bytes_of(const void* block) const;
 
   // Bytes of blocks in use, and those requested from the system.
@@ -48,7 +48,7 @@ class PageArena {
   std::size_t mapped_bytes() const;
 
  private:
-  // Of a slab, where it begins; lies there itself. In order of addresses.
+  // A free part of a slab, stored at its own beginning. Listed in order of addresses.
   struct Gap {
     std::size_t bytes;
     Gap* next;
@@ -81,7 +81,7 @@ inline constexpr std::size_t kLeastArenaBytes = std::size_t{16} << 10;
 // A block at a cache line's boundary from the arena or, small, from malloc; with any content.
 // Throws std::bad_alloc.
 void* allocate_block(std::size_t bytes);
-// Whether allocate_block() of so many bytes gives zeros: pages fresh from the system.
+// True if allocate_block() of this many bytes returns zeros: pages fresh from the system.
 bool is_allocated_zeroed(std::size_t bytes);
 void free_block(void* block) noexcept;
 
@@ -241,7 +241,7 @@ class PagedArray {
     std::vector<AlignedArray<T>>().swap(pages_);
   }
 
-  // Of the pages and of the table of their addresses.
+  // Bytes of the pages and of the table of their addresses.
   std::size_t bytes() const {
     return pages_.size() * page_elements_ * sizeof(T) + pages_.capacity() * sizeof(AlignedArray<T>);
   }

@@ -22,7 +22,7 @@ class Utf8Stream {
 
   // Characters of the text so far.
   std::size_t num_characters() const { return num_characters_; }
-  // Whether bytes wait.
+  // True if bytes of an incomplete character are held back.
   bool holds_back() const { return num_waiting_ > 0; }
 
  private:
@@ -34,7 +34,7 @@ class Utf8Stream {
   std::size_t num_waiting_ = 0;
   std::size_t length_ = 0;     // of the character that waits
   unsigned char low_ = 0x80;   // the least and the largest byte
-  unsigned char high_ = 0xBF;  // that may come next
+  unsigned char high_ = 0xBF;  // the highest byte that may come next
   std::size_t num_characters_ = 0;
 };
 

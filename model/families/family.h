@@ -26,7 +26,7 @@ class GgufFile;
 struct Checkpoint {
   const nlohmann::json* config = nullptr;  // config.json; null: a GGUF file
   const GgufFile* gguf = nullptr;          // the same as `tensors`; null: a directory
-  std::string config_file;                 // what has the keys, for errors
+  std::string config_file;                 // the file that has the keys, for errors
   const WeightSource& tensors;
 };
 
@@ -75,7 +75,7 @@ std::unique_ptr<const WeightSource> replace_attention(const AttentionSpec& spec,
 // Throws ModelError naming the first projection that has more inputs than `type` can sum exactly.
 void check_weight_type(const ModelConfig& config, WeightType type);
 
-// What a family's model of this type is loaded as: int8 with a scale for each 128 inputs, but on
+// The weight type that a family's model is loaded as: int8 with a scale for each 128 inputs, but on
 // AMX, which has no kernels for it.
 WeightType family_type_of(WeightType type);
 

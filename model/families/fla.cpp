@@ -195,7 +195,7 @@ void read_convolution(CheckpointKeys& keys, Shape& shape) {
   const std::size_t taps = count_of(keys, "conv_size", kMostTaps, 4);
   shape.linear.taps = shape.has_convolution ? taps : 0;
   shape.delta.taps = shape.has_convolution ? taps : 1;
-  // Of files of 2024. Whether the kernels were shared is seen by the tensors.
+  // A key in files of 2024. The tensors show whether the kernels were shared.
   keys.ignore({"share_conv_kernel"});
 }
 
@@ -328,7 +328,7 @@ Shape read_shape(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown)
   return shape;
 }
 
-// Of a checkpoint whose unknown keys read_config() has named.
+// Reads the shape without a report of unknown keys, which read_config() has named.
 Shape read_shape(const Checkpoint& checkpoint) {
   std::vector<UnknownKey> unknown;
   return read_shape(checkpoint, unknown);
@@ -425,7 +425,7 @@ class Builder {
     GatedDeltaWeights weights;
     weights.in = projections(prefix, shape.keys(), shape.keys(), shape.values(),
                              shape.has_gate ? shape.values() : 0);
-    // They feed exponentials: never in fewer bits.
+    // Rates feed exponentials: never in fewer bits.
     Parts rates;
     if (shape.has_rate) rates.push_back({prefix + "b_proj.weight", shape.value_heads});
     if (shape.has_decay) rates.push_back({prefix + "a_proj.weight", shape.value_heads});

@@ -71,7 +71,7 @@ std::string value_text(const GgufValue& value) {
   return value.type_name();
 }
 
-// Of any type of numbers; NaN where it is none.
+// The value of any numeric type as a number; NaN: it is not a number.
 double number_of(const GgufValue& value) {
   if (value.is_array()) return NAN;
   if (const auto integer = value.integer()) return static_cast<double>(*integer);

@@ -27,7 +27,7 @@ class ArchitectureKeys {
   const GgufValue* find(const std::string& key);
   std::optional<std::int64_t> integer(const std::string& key, std::int64_t low, std::int64_t high);
   std::int64_t required(const std::string& key, std::int64_t low, std::int64_t high);
-  // Of every block one number, or one for all: the largest.
+  // The largest of one number for each block, or the number for all blocks.
   std::int64_t largest(const std::string& key, std::int64_t low, std::int64_t high);
   double positive(const std::string& key, double high, std::optional<double> if_absent);
   bool boolean(const std::string& key, bool if_absent);

@@ -36,8 +36,8 @@ class Builder {
     auto decoder = std::make_unique<Decoder>();
     decoder->weight_type = options_.weight_type;
     decoder->width = width_;
-    // In f32 in every model: it is small, and likelihood is most sensitive to it. Always by our own
-    // kernels, so that an int8 model has the same bits with both.
+    // The head is f32 in every model: it is small, and likelihood is most sensitive to it. Always
+    // by our own kernels, so that an int8 model has the same bits with both.
     const auto last_width = static_cast<std::size_t>(config_.last_width());
     decoder->head = linear("predictor", static_cast<std::size_t>(config_.num_outputs()), last_width,
                            {.kernels = KernelChoice::kOwn});
@@ -116,14 +116,14 @@ class Builder {
     Dense::Options activated = options_;
     const bool is_relu = config_.activation == Activation::kRelu;
     activated.fused = is_relu ? Dense::Fused::kRelu : Dense::Fused::kGelu;
-    // In this order their numbers are those of adaptable_modules().
+    // This order gives them the numbers of adaptable_modules().
     Dense projections = tensors_.dense(parts, width_, options_);
     Dense out = linear(prefix + "attention.out_projection", width_, out_inputs, options_);
     Dense linear1 = linear(prefix + "linear1", hidden, width_, activated);
     Dense linear2 = linear(prefix + "linear2", width_, hidden, options_);
     const std::vector<Matrix> own =
         own_tensors_of(attention, prefix + "attention.inner_attention.");
-    // What leaves a rectifier is not negative.
+    // The output of a rectifier is not negative.
     const auto range = is_relu ? DenseInput::Range::kNonNegative : DenseInput::Range::kSigned;
     return {.token_norm = norm(prefix + "norm1", width_),
             .token_mixer = std::make_unique<AttentionMixer>(

@@ -34,8 +34,8 @@ constexpr const char* kArchitecture = "qwen35";
 constexpr const char* kMoeArchitecture = "qwen35moe";
 
 constexpr std::int64_t kMaxExperts = 4096;
-// Of the draft head's attention: what it sees of a sequence, and how it keeps it. It proposes
-// tokens that the model checks, and starts with each request.
+// Window and cache type of the draft head's attention. The head proposes tokens that the model
+// checks, and starts with each request.
 constexpr std::size_t kDraftWindow = 512;
 constexpr KvType kDraftKvType = KvType::kBf16;
 
@@ -65,7 +65,7 @@ Kind kind_of(const Checkpoint& checkpoint) {
   return is_moe ? Kind::kMoe : Kind::kDense;
 }
 
-// Of the layers that have experts.
+// Shape of layers that have experts.
 struct ExpertsShape {
   std::size_t experts = 0;       // N
   std::size_t chosen = 0;        // k
@@ -74,7 +74,7 @@ struct ExpertsShape {
   bool is_normalized = true;
 };
 
-// What the keys of the text say.
+// The shape that the keys of the text model describe.
 struct Shape {
   std::size_t vocabulary = 0;
   std::size_t width = 0;     // E
@@ -183,7 +183,7 @@ void read_rope(CheckpointKeys& keys, const std::string& file, const std::string&
   }
 }
 
-// Which layers have experts, by the keys that only Qwen3-Next has.
+// Sets which layers have experts, by the keys that only Qwen3-Next has.
 void read_sparse_layers(CheckpointKeys& keys, std::vector<bool>& has_experts) {
   const auto layers = static_cast<std::int64_t>(has_experts.size());
   const auto step = static_cast<std::size_t>(keys.integer("decoder_sparse_step", 1, kMaxLayers, 1));
@@ -448,7 +448,7 @@ Shape read_shape(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown)
   return shape;
 }
 
-// Of a checkpoint whose unknown keys read_config() has named.
+// Reads the shape without a report of unknown keys, which read_config() has named.
 Shape read_shape(const Checkpoint& checkpoint) {
   std::vector<UnknownKey> unknown;
   return read_shape(checkpoint, unknown);
@@ -468,7 +468,7 @@ ModelConfig read_config(const Checkpoint& checkpoint, std::vector<UnknownKey>& u
   return config;
 }
 
-// Of a GGUF file, by the name in a directory, without ".weight" where both end so.
+// Names of tensors in a directory and in a GGUF file, without ".weight" where both end so.
 constexpr std::pair<const char*, const char*> kGgufNames[] = {
     {"embed_tokens", "token_embd"},
     {"lm_head", "output"},
@@ -641,8 +641,8 @@ class Builder {
                     gigabytes + " GB)" + of_drafts + " are ignored");
   }
 
-  // Whether the checkpoint has a draft head that is served, of one layer and with the model's own
-  // embedding and head. Then it has to be whole.
+  // True if the checkpoint has a draft head that is served, of one layer and with the model's own
+  // embedding and head. A partial one is an error.
   bool has_drafts() const {
     const auto has = [&](const char* const name) { return tensors_.has(names_.of_drafts(name)); };
     const bool has_own = has("nextn.embed_tokens.weight") || has("nextn.shared_head_head.weight");
@@ -726,8 +726,8 @@ class Builder {
     return std::make_unique<GatedSoftmax>(full, std::move(weights));
   }
 
-  // Of a tensor that has rows of several kinds for each key head, those of one kind after the
-  // other. rows: of each kind, for one key head.
+  // Parts of a tensor that has rows of several kinds for each key head, sorted so that rows of one
+  // kind are adjacent. rows: the number of each kind, for one key head.
   std::vector<TensorReader::Part> parts_by_kind(const std::string& name,
                                                 const std::vector<std::size_t>& rows) const {
     const std::size_t of_head = std::reduce(rows.begin(), rows.end());
@@ -767,7 +767,7 @@ class Builder {
         is_fused ? parts_of_qkvz(name("in_proj_qkvz.weight"))
                  : std::vector<TensorReader::Part>{{name("in_proj_qkv.weight"), linear.channels()},
                                                    {name("in_proj_z.weight"), linear.values()}});
-    // They feed exponentials: never in fewer bits.
+    // Rates feed exponentials: never in fewer bits.
     weights.rate = tensors_.dense(
         is_fused ? parts_of_ba(name("in_proj_ba.weight"))
                  : std::vector<TensorReader::Part>{{name("in_proj_b.weight"), linear.value_heads},

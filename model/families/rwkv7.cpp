@@ -54,7 +54,7 @@ Layout layout_of(const WeightSource& source) {
                    "and \"blocks.\"");
 }
 
-// What keys and tensors say.
+// The shape that keys and tensors describe.
 struct Shape {
   Layout layout = Layout::kOfficial;
   std::size_t vocabulary = 0;
@@ -69,7 +69,7 @@ struct Shape {
   UnitLength unit = UnitLength::kMaximum;
 };
 
-// In a GGUF file.
+// The name of a tensor in a GGUF file.
 std::string gguf_name(const std::string& number, const std::string& name) {
   const std::pair<const char*, const char*> renamed[] = {
       {"ln1.", "attn_norm."},        {"ln2.", "attn_norm_2."},
@@ -135,7 +135,7 @@ std::size_t dimension(const WeightSource& source, const std::string& name, std::
   return static_cast<std::size_t>(found->shape[which]);
 }
 
-// Whether the factors of low-rank pairs are [R, E] and [E, R], as weights of linear layers; in the
+// True if the factors of low-rank pairs are [R, E] and [E, R], as weights of linear layers; in the
 // author's files they are the other way round.
 bool has_linear_pairs(Layout layout) { return layout == Layout::kFla || layout == Layout::kGguf; }
 
@@ -266,7 +266,7 @@ Shape read_shape(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown)
   return shape;
 }
 
-// Of a checkpoint whose unknown keys read_config() has named.
+// Reads the shape without a report of unknown keys, which read_config() has named.
 Shape read_shape(const Checkpoint& checkpoint) {
   std::vector<UnknownKey> unknown;
   return read_shape(checkpoint, unknown);
@@ -291,8 +291,8 @@ class Builder {
         low_rank_(options),
         source_(checkpoint.tensors),
         tensors_(checkpoint.tensors) {
-    // They feed exponentials: bf16 at least, and f32 where a GGUF file has f16, which has more
-    // bits.
+    // Low-rank pairs feed exponentials: bf16 at least, and f32 where a GGUF file has f16, which has
+    // more bits.
     const bool is_exact =
         options.weight_type == WeightType::kF32 || options.weight_type == WeightType::kBlocks;
     low_rank_.weight_type = is_exact ? WeightType::kF32 : WeightType::kBf16;

@@ -38,15 +38,16 @@ class TensorReader {
     std::size_t rows = 0;
     std::string bias = {};    // empty: none
     bool transposed = false;  // the file has [cols, rows]
-    // Of a tensor of this shape, [.., cols], only the rows from `first` on. Empty: all of it.
+    // Shape of the stored tensor, [.., cols], of which only the rows from `first` on are read.
+    // Empty: all rows are read.
     std::vector<std::int64_t> whole = {};
     std::size_t first = 0;
-    // By an adapter, where the tensor is the weight of a module: NAME.weight.
+    // True: an adapter may adapt it, where the tensor is the weight of a module: NAME.weight.
     bool is_adaptable = true;
   };
-  // Of weight type blocks: quantised parts stay as they are stored, others are f32. With
-  // Options::streams the source outlives the result.
-  // Of the types with int4 in the form that `role` has.
+  // A matrix of these parts. Weight type blocks keeps quantised parts as they are stored, others
+  // are f32. Types with int4 have the form that `role` has. With Options::streams the source
+  // outlives the result.
   Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options,
               WeightRole role = WeightRole::kMixer);
   // The embedding and the head of a decoder. They are one copy, of the weight type, where they are

@@ -84,7 +84,7 @@ const GgufValue& list_of_key(const GgufKeys& keys, std::string_view key, const s
                   std::to_string(kMaxGgufListSize));
 }
 
-// What is there as a type, where it is of that type.
+// The value as the expected type. Throws ModelError for a value of another type.
 template <typename Found>
 Found expect_type(const std::optional<Found>& found, const GgufValue& value, std::string_view key,
                   const std::string& file, const char* expected) {

@@ -20,7 +20,7 @@
 namespace lintel {
 
 inline constexpr std::size_t kMaxGgufParts = 1024;
-// Of an array as a vector, which may take eight times the file's bytes.
+// The most entries of an array read as a vector, which may take eight times the file's bytes.
 inline constexpr std::size_t kMaxGgufListSize = 1 << 22;
 
 // Keeps its files open. Const calls are thread-safe, and views of values live as long as the

@@ -70,7 +70,7 @@ std::optional<DType> served_type(std::uint32_t number) {
   }
 }
 
-// Of a type that is not served, by ggml's name where it has one.
+// Names a type that is not served, by ggml's name where it has one.
 std::string unserved_type_name(std::uint32_t number) {
   static constexpr std::pair<std::uint32_t, const char*> kNames[] = {
       {3, "Q4_1"},   {6, "Q5_0"},    {7, "Q5_1"},     {9, "Q8_1"},    {10, "Q2_K"},

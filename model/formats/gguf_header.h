@@ -76,7 +76,7 @@ struct GgufHeader {
   std::vector<TensorInfo> tensors;  // in the order of the file; TensorInfo::file is 0
 };
 
-// What a file may hold; one beyond it is refused. Together they bound the memory of parsing.
+// Limits of a file; one beyond them is refused. Together they bound the memory of parsing.
 inline constexpr std::size_t kGgufHeaderBytes = 24;  // before the keys
 inline constexpr std::uint64_t kMaxGgufKeys = 65'536;
 inline constexpr std::uint64_t kMaxGgufTensors = 65'536;

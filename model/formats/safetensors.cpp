@@ -341,7 +341,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensor data is copied as it lies");
 
-// Of bf16 and f16 tensors, which are widened piece by piece.
+// Values of bf16 and f16 tensors that are widened at once.
 constexpr std::size_t kPieceTokens = 32768;
 
 template <typename Value>

@@ -43,7 +43,7 @@ struct SafetensorsHeader {
   std::size_t data_offset = 0;  // of the first tensor byte, from the start of the file
 };
 
-// What a header may hold; a file beyond it is refused. Together they bound the memory of parsing.
+// Limits of a header; a file beyond them is refused. Together they bound the memory of parsing.
 inline constexpr std::size_t kMaxHeaderBytes = 100'000'000;
 inline constexpr std::size_t kMaxTensors = 100'000;
 inline constexpr std::size_t kMaxTensorRank = 8;
@@ -53,11 +53,10 @@ inline constexpr std::size_t kMaxTensorNameBytes = 1024;
 inline constexpr std::size_t kMaxMetadataEntries = 10'000;
 inline constexpr std::uint64_t kMaxTensorDimension = std::uint64_t{1} << 40;
 
-inline constexpr std::size_t kHeaderLengthBytes = 8;  // what a file begins with
+inline constexpr std::size_t kHeaderLengthBytes = 8;  // the beginning of a file
 
-// How many bytes come before the tensors, the length at the beginning included. `begin`: the
-// file's first kHeaderLengthBytes, or all there is of it; `file` is only used in errors. Throws
-// ModelError.
+// Bytes before the tensors, the length at the beginning included. `begin`: the file's first
+// kHeaderLengthBytes, or all there is of it; `file` is only used in errors. Throws ModelError.
 std::size_t safetensors_header_bytes(std::string_view begin, std::uint64_t file_bytes,
                                      const std::string& file);
 // Parses and checks a header. `begin`: the file at least up to the tensors. These then cover the

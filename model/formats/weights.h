@@ -73,7 +73,7 @@ struct TensorSpec {
   bool is_parameter = true;    // learned: not a table or hash planes
   bool is_projection = false;  // a layer's matrix: what --weight-type converts
   bool is_own = false;         // of a kind of attention, beside its projections
-  // What is wrong with values that were read, as OwnTensor::refuse; null where nothing can be.
+  // Returns the error of values that were read, as OwnTensor::refuse; null: any values are valid.
   std::function<std::string(std::span<const float> values)> refuse;
   // Fills one of a random model, where its kind of attention declares how.
   std::function<void(std::span<float> values, std::uint64_t seed)> draw;

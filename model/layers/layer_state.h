@@ -14,16 +14,16 @@
 
 namespace lintel {
 
-// What one layer of one sequence remembers. Made by the layer that uses it; used by one thread at
-// a time. A state that holds memory of its own zeroes it before giving it back (zero_memory).
+// The state of one layer of one sequence. Made by the layer that uses it; used by one thread at a
+// time. A state that holds memory of its own zeroes it before releasing it (zero_memory).
 class LayerState {
  public:
   virtual ~LayerState() = default;
 
   // Bytes held now, the flat block and what is shared included. At most state_bytes(tokens seen).
   virtual std::size_t bytes() const = 0;
-  // What the next step reads regardless of its row, where that is known and contiguous: it can be
-  // prefetched. Else empty.
+  // Memory that the next step reads regardless of its row, if that is known and contiguous: it can
+  // be prefetched. Else empty.
   virtual std::span<const float> read_next() const { return {}; }
   // Becomes equal to `other`, a state of the same layer. What happens to one of the two afterwards
   // is not seen in the other, though memory that neither changes may be shared.
@@ -62,7 +62,8 @@ class LayerState {
 // StateLayout::tokens_until_full of a state that never stops growing.
 inline constexpr std::int64_t kNeverFull = INT64_MAX;
 
-// What a layer keeps of every sequence. Const and shareable between threads.
+// The layout of the states that a layer keeps, one for each sequence. Const and shareable between
+// threads.
 class StateLayout {
  public:
   virtual ~StateLayout() = default;
@@ -83,8 +84,8 @@ class StateLayout {
   // it has no end.
   virtual std::int64_t tokens_until_full() const = 0;
 
-  // What a state gains lies in pages of so many tokens, which are never written again once they are
-  // full; 0: it does not grow, or in another way.
+  // Tokens of a page, if a state grows by pages that are never written again once they are full; 0:
+  // it does not grow, or in another way.
   virtual std::int64_t page_tokens() const { return 0; }
 
   // Floats of working memory that a step keeps for LayerState::rollback of up to num_rows
@@ -111,7 +112,7 @@ inline std::size_t run_length(std::span<LayerState* const> states) {
       states.begin());
 }
 
-// What loading a saved state has to refuse, for every kind of layer.
+// Checks of a saved state that every kind of layer makes when it is loaded.
 
 // Throws ModelError unless what was read is what the state has to have.
 void check_saved(const char* what, std::uint64_t found, std::uint64_t expected);

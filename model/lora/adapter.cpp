@@ -24,7 +24,7 @@
 namespace lintel {
 namespace {
 
-// Those of a layer.
+// Appends the modules of a layer.
 void add_modules(const ModelConfig& config, int weights, std::vector<AdaptableModule>& modules) {
   const AttentionConfig& attention = config.attention[config.first_layer_with(weights)];
   const std::string prefix = "transformer.layers." + std::to_string(weights) + ".";
@@ -74,7 +74,7 @@ using nlohmann::json;
 
 constexpr const char* kUnset = "null, false, 0 or empty: ";
 
-// What a switch of PEFT's would make of the function.
+// A switch of PEFT's that is refused, and the reason.
 struct RefusedSwitch {
   const char* key;
   const char* why;

@@ -39,26 +39,26 @@ struct AdaptableModule {
   std::size_t out = 0;
   bool is_embedding = false;     // value_embedding: of no product
   std::size_t product = 0;       // its number in the model
-  std::size_t first_output = 0;  // where its outputs begin in those of the product
+  std::size_t first_output = 0;  // the first of its outputs in those of the product
   bool is_read = true;           // false: stored by the format and never computed
 };
 
-// Of a model of our own format, in the order of its tensors.
+// Modules of a model of our own format, in the order of its tensors.
 std::vector<AdaptableModule> adaptable_modules(const ModelConfig& config);
 
-// AdapterConfig: what adapter_config.json says, as PEFT writes it.
+// AdapterConfig: the contents of adapter_config.json, as PEFT writes it.
 
 inline constexpr int kMaxAdapterRank = 1024;
 inline constexpr double kMaxAdapterAlpha = 1e6;
 inline constexpr std::size_t kMaxAdapterPatterns = 10'000;
 
-// Of low-rank adaptation (Hu et al. 2021, "LoRA").
+// Parameters of low-rank adaptation (Hu et al. 2021, "LoRA").
 struct AdapterConfig {
   int rank = 0;                     // r
   double alpha = 0.0;               // lora_alpha
   bool is_rank_stabilized = false;  // use_rslora: alpha / sqrt(r), not alpha / r
-  // Of modules of their own, in the file's order: a whole name or what follows one of its dots. The
-  // first that fits counts.
+  // Ranks and alphas of single modules, in the file's order: a module's whole name, or its end
+  // after a dot. The first that fits counts.
   std::vector<std::pair<std::string, int>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
 
@@ -145,7 +145,7 @@ class Adapter {
   void add_value(std::int32_t token, std::span<float> row) const;
   std::size_t num_products() const { return products_.size(); }  // of its models
 
-  // What a module's matrices take, and an adapter beside them.
+  // Bytes of a module's matrices, and of an adapter beside them.
   static std::size_t bytes_of(const AdaptedModule& adapted);
   static std::size_t object_bytes(std::size_t num_modules, std::size_t num_products);
 
@@ -184,12 +184,12 @@ class AdaptedRows {
   }
   void group();  // once all are noted
 
-  // What add() will read, as far as a core's cache is likely to hold it: a product that goes before
-  // asks for it.
+  // Lists the memory that add() will read, as far as a core's cache is likely to hold it: the
+  // product before it prefetches this memory.
   void list(std::size_t product, PrefetchList& prefetch) const;
 
   bool empty() const { return rows_.empty(); }
-  // What the adapters add to a product of x.
+  // Adds the adapters' outputs to a product of x.
   void add(std::size_t product, MatrixView<const float> x, MatrixView<float> y) const;
 
  private:
@@ -211,7 +211,7 @@ struct RandomAdapter {
   double alpha = 8.0;
   std::uint64_t seed = 1;
   bool b_is_zero = false;  // as before training: it changes nothing
-  // Which modules, by name; null: each that can be adapted.
+  // Selects modules by name; null: each that can be adapted.
   std::function<bool(const std::string& module)> adapts = nullptr;
 };
 

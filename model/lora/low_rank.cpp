@@ -27,7 +27,7 @@ using OfColumns = hn::CappedTag<float, 16>;
 
 constexpr size_t kRankLanes = hn::MaxLanes(OfRanks());
 constexpr size_t kColumnLanes = hn::MaxLanes(OfColumns());
-// As many sums as registers allow beside the operands: AVX2 has 16 of them, AVX-512 32.
+// The number of sums that registers allow beside the operands: AVX2 has 16 of them, AVX-512 32.
 constexpr size_t kColumnVectors = kColumnLanes == 16 ? 4 : 2;
 
 // Numbers of the rows that are computed together.

@@ -32,7 +32,7 @@ struct LowRankOutput {
 
 // A, packed.
 struct LowRankInput {
-  static constexpr std::size_t kBlockRanks = 8;  // that lie side by side for each input
+  static constexpr std::size_t kBlockRanks = 8;  // side by side for each input
 
   LowRankInput() = default;
   LowRankInput(std::size_t in_features, std::size_t of_rank);

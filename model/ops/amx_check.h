@@ -7,11 +7,11 @@
 
 namespace lintel {
 
-// Whether `multiply` gives the bits of the twin in plain C++ for a small product with rests in
+// True if `multiply` has the bits of the twin in plain C++ for a small product with remainders in
 // every direction. int8 or bf16.
 bool multiplies_as_twin(WeightType type, void (*multiply)(const Product& product));
 
-// Whether `multiply` gives the bits of the portable kernels for small matrices of int8 and of int4.
+// True if `multiply` has the bits of the portable kernels for small matrices of int8 and of int4.
 bool multiplies_blocks_exactly(void (*multiply)(const BlockProduct& product));
 
 // The same of the kernels on AMX, asked once for int8, bf16 and blocks: a processor, an emulator or

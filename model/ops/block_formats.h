@@ -12,7 +12,7 @@
 
 namespace lintel {
 
-// How the values of a block of integers follow from its levels, which are never negative:
+// The values of a block of integers follow from its levels, which are never negative:
 //
 //   value = d * scale[i / group] * (level[i] - zero) - dmin * minimum[i / group]
 //

@@ -34,7 +34,7 @@ void pack_panels(std::size_t in_features, std::size_t out_features, const ReadWe
 
 }  // namespace
 
-// Where a block of one output begins, and how far apart its parts are.
+// The beginning of a block of one output, and the distances of its parts.
 struct BlockMatrix::Place {
   std::size_t level = 0;       // byte of the first cell's first input
   std::size_t span_bytes = 0;  // from a span's levels to the next one's

@@ -54,7 +54,7 @@ class BlockMatrix {
     return has_output_scales() ? bytes_of_8_bits(in_, out_) : bytes_of(type_, in_, out_);
   }
   static std::size_t bytes_of(DType type, std::size_t in_features, std::size_t out_features);
-  // With output scales.
+  // Bytes with output scales.
   static std::size_t bytes_of_8_bits(std::size_t in_features, std::size_t out_features);
 
   // Lines of a panel for every span.

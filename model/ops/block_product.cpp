@@ -40,7 +40,7 @@ using VI = hn::Vec<I>;
 constexpr size_t kLanes = hn::MaxLanes(F());
 constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
-// Of inputs that share a scale (BlockInput::group_sums).
+// Spans of inputs that share a scale (BlockInput::group_sums).
 constexpr size_t kSharedSpans = 4;
 // Levels are asked for so many bytes before they are read, scales kScalesAhead. Later rows find
 // them in the cache: those of the largest tiles, which may be many, do not ask. A panel has one
@@ -176,7 +176,7 @@ constexpr size_t short_cells_of(int bits) {
   return 0;
 }
 
-// What is subtracted from each level, as levels are stored unsigned.
+// The zero to subtract from each level, as levels are stored unsigned.
 template <class Dot>
 constexpr int zero_of(const BlockFormat& format) {
   return Dot::kCentred && format.bits == 8 ? 0 : format.zero;
@@ -594,7 +594,7 @@ void run(const BlockProduct& product) {
   constexpr size_t kOfTwo = kHasManyRegisters || kIsQ4_0 ? 4 : 2;
   constexpr size_t kOfOne = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
   const size_t rows = product.y.rows();
-  // Of bytes two rows come first.
+  // Bytes begin with a tile of two rows.
   constexpr bool kTwoFirst = block_format(kType).bits == 8;
   for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
     size_t row = 0;

@@ -24,8 +24,8 @@ struct BlockInput {
   std::size_t cell_stride = 0;
   const float* scales = nullptr;       // [rows, inputs / 32]
   const std::int32_t* sums = nullptr;  // [rows, inputs / 16] of the bytes
-  // Where scales are the same for each 128 inputs: [rows, scale_stride / 4, rounded up] sums of the
-  // bytes of as many.
+  // Sums of the bytes that share a scale, if scales are the same for each 128 inputs: [rows,
+  // scale_stride / 4, rounded up].
   const std::int32_t* group_sums = nullptr;
   std::size_t scale_stride = 0;  // of scales; of sums twice as many
 };
@@ -48,10 +48,10 @@ void multiply(const BlockProduct& product, bool portable = false);
 // REQUIRES: fits_tiles(*product.weights); AMX: amx_available().
 void multiply_blocks_on_amx(const BlockProduct& product);
 void multiply_blocks_on_twin_tiles(const BlockProduct& product);
-// Whether the inputs are whole tiles of 64 and no group is smaller than 32.
+// True if the inputs are whole tiles of 64 and no group is smaller than 32.
 bool fits_tiles(const BlockMatrix& weights);
 
-// Whether the machine has instructions for products of bytes.
+// True if the machine has instructions for products of bytes.
 bool has_byte_products();
 
 // "avx512_vnni", "avx_vnni", "neon_dotprod", "highway (AVX2)", "amx_int8, below 8 rows

@@ -89,7 +89,8 @@ struct Dense::Impl {
   std::size_t out_features = 0;
   std::size_t number = 0;
   Fused fused = Fused::kNone;
-  // Of blocks: no weights, but parts. Without cells where the library multiplies all rows.
+  // Packed weights; a matrix of blocks has parts instead. Without cells where the library
+  // multiplies all rows.
   std::optional<PackedWeights> weights;
   std::vector<StoredPart> parts;
   ReadWeightRows stream;                    // in place of weights that are kept
@@ -109,7 +110,7 @@ struct Dense::Impl {
     if (!is_multiplied_here(product.rows)) return library->multiply(product);
     multiply_first(product, weights->num_groups(), team);
   }
-  // Of the first groups of columns.
+  // Multiplies the first groups of columns.
   static void multiply_first(const Product& product, std::size_t num_groups, StepThreadPool* team) {
     split_among(team, num_groups, [&](std::size_t begin, std::size_t end, bool is_leader) {
       multiply_groups(product, begin, end, is_leader);
@@ -139,7 +140,7 @@ struct Dense::Impl {
     }
   }
 
-  // Of parts.
+  // Sets the bias of a matrix of parts.
   void set_bias(std::span<const float> values) {
     assert(values.size() == out_features);
     if (std::ranges::any_of(values, [](float value) { return value != 0.0f; })) {
@@ -172,7 +173,7 @@ struct Dense::Impl {
     }
   }
 
-  // What apply() splits; 0 where it does not.
+  // The number of groups that apply() splits; 0: it does not split.
   std::size_t num_groups(std::size_t rows) const {
     if (stream != nullptr) return 0;
     if (weights.has_value()) return is_multiplied_here(rows) ? weights->num_groups() : 0;
@@ -184,7 +185,7 @@ struct Dense::Impl {
 
 namespace {
 
-// Whether a matrix of this type is kept in 4 bits.
+// True if a matrix of this type is kept in 4 bits.
 bool has_4_bits(WeightType type, std::size_t in_features) {
   return type == WeightType::kInt4 && in_features % BlockMatrix::kSpan == 0;
 }

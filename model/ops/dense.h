@@ -37,7 +37,7 @@ class Dense {
     // The library that is chosen from. Null: oneDNN. Outlives the layer.
     const ProductLibrary* library = nullptr;
     std::size_t number = 0;  // of the product in its model, for who adds to it
-    // Of f32: no weights are kept, and every product reads them again. Slow, for comparisons.
+    // Keeps no weights (f32 only): every product reads them again. Slow, for comparisons.
     bool streams = false;
   };
 
@@ -98,7 +98,7 @@ class Dense {
   // came between.
   void fuse(MatrixView<float> y) const;
 
-  // Whether row() can be asked: not where a library has the only copy.
+  // True if row() may be called: not if a library has the only copy.
   bool has_rows() const;
   // The weights of output n, as the products have them: rounded to the type. out: [in_features].
   void row(std::size_t n, std::span<float> out) const;
@@ -107,7 +107,7 @@ class Dense {
   WeightType weight_type() const;  // as input_type_of() says: that of its inputs
   std::size_t in_features() const;
   std::size_t out_features() const;
-  // Of the packed form: one copy, but where a library multiplies int8 of many rows alone.
+  // Bytes of the packed form: one copy, but two where a library multiplies int8 of many rows only.
   std::size_t weight_bytes() const;
   // An upper bound of weight_bytes() on this machine with chosen_kernels(), before any is made.
   static std::size_t most_weight_bytes(std::size_t in_features, std::size_t out_features,
@@ -127,7 +127,7 @@ std::string dense_kernels_description(WeightType type);
 // The same for every type: "f32 highway (AVX3), bf16 avx512_bf16, int8 avx512_vnni".
 std::string dense_kernels_description();
 
-// Whether this machine has kernels for the type that are faster than those for f32, for every
+// True if this machine has kernels for the type that are faster than those for f32, for every
 // shape.
 bool is_faster_than_f32(WeightType type);
 

@@ -35,7 +35,7 @@ struct Int8 {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
   }
 
-  // What turns a sum of a column into an output.
+  // The constants that turn a sum of a column into an output.
   struct Column {
     HWY_INLINE Column(const Product& product, std::size_t column)
         : scale(_mm512_load_ps(product.weights->scales.get() + column)),
@@ -89,7 +89,7 @@ HWY_INLINE void store_tile(const Product& product, std::size_t row, std::size_t 
     for (int r = 0; r < kRows; ++r) {
       float* const y = first + r * stride + before;
       __m512 value = column.finish(product, row + r, sums[r][v]);
-      // In this order NaN stays NaN.
+      // This order of operands keeps NaN.
       if (kAfter == After::kRelu) value = _mm512_max_ps(_mm512_setzero_ps(), value);
       if (kAfter == After::kAdd) {
         value = _mm512_add_ps(kPart ? _mm512_maskz_loadu_ps(mask, y) : _mm512_loadu_ps(y), value);

@@ -17,7 +17,8 @@ namespace lintel {
 // rows into values(), then prepare() them; what a row becomes depends on that row alone.
 class DenseInput {
  public:
-  // What int8 assumes of the values. kNonNegative uses the whole byte for them: one more bit.
+  // The assumption of int8 about the values. kNonNegative uses the whole byte for them: one more
+  // bit.
   enum class Range { kSigned, kNonNegative };
 
   DenseInput() = default;
@@ -65,7 +66,7 @@ class DenseInput {
   AlignedArray<std::uint32_t> cells_;  // [max_rows in whole tiles, stride]; none for f32
   AlignedArray<float> scales_;         // int8: [max_rows]; groups: [max_rows, group_stride]
   AlignedArray<std::int32_t> sums_;    // groups: [max_rows, 2 group_stride]
-  // Of each 128 values; groups of 128 alone: [max_rows, group_stride / 4, rounded up].
+  // Sums of each 128 values, for groups of 128 only: [max_rows, group_stride / 4, rounded up].
   AlignedArray<std::int32_t> group_sums_;
   std::size_t group_stride_ = 0;  // groups of 32 values of a row
 };

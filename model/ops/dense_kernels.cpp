@@ -54,8 +54,7 @@ struct Bf16 : FloatOutput {
   }
 };
 
-// By way of wider integers: sums of two products of bytes do not fit 16 bits (vpmaddubsw
-// saturates).
+// Uses wider integers: sums of two products of bytes do not fit 16 bits (vpmaddubsw saturates).
 struct Int8 : Int8Output {
   static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
@@ -107,7 +106,7 @@ HWY_INLINE void add_cell(typename Type::Sum (&sums)[kRows][kVectors], const uint
   }
 }
 
-// What a part of a tile asks the caches for: one thing, for every combination costs compile time.
+// The memory that a part of a tile prefetches: one kind, as every combination costs compile time.
 enum class Ask { kNothing, kAhead, kOther };
 
 // kRows rows times kVectors vectors of columns from `column` on, `offset` within their group.
@@ -192,7 +191,7 @@ void run_all(const Product& product) {
 // added up until the last of them waits outside the registers, unrounded, so the bits are those of
 // one pass over all cells.
 constexpr size_t kBlockCells = 64;
-constexpr size_t kBlockRows = 66;  // whose sums wait at a time
+constexpr size_t kBlockRows = 66;  // the rows whose sums wait at a time
 
 struct Block {
   const uint32_t* weights;  // of the group's first column
@@ -209,8 +208,8 @@ struct Asked {
   const float* other = nullptr;
 };
 
-// What is asked for is looked at with every cell: a variant of the loop for each case gains 1 %,
-// and takes a sanitizer minutes to compile.
+// Prefetches are decided with every cell: a variant of the loop for each case gains 1 %, and takes
+// a sanitizer minutes to compile.
 template <size_t kRows, size_t kVectors>
 HWY_INLINE void add_block(const Product& product, const Block& block, size_t row, size_t column,
                           size_t vector, Asked asked) {
@@ -301,7 +300,7 @@ HWY_INLINE void add_block_of_rows(const Product& product, Block block, size_t ro
 }
 
 void run_f32(const Product& product) {
-  // Of few rows the weights are read once or twice, wherever they lie.
+  // Few rows read the weights once or twice, wherever these lie.
   if (product.rows <= 12) return run_all<F32>(product);
   HWY_ALIGN float sums[kBlockRows * kGroupWidth];
   const size_t row_cells = product.weights->row_cells;
@@ -370,7 +369,7 @@ HWY_EXPORT(MultiplyInt8);
 std::atomic<InstructionSet> most_allowed{InstructionSet::kAmx};
 std::atomic<bool> on_twin_tiles{false};
 
-// Where Highway is held below AVX-512, as tests do, so are the others.
+// A limit on Highway below AVX-512, as tests set it, applies to the other kernels, too.
 bool may_use(InstructionSet set) {
   return HWY_DYNAMIC_DISPATCH(IsAvx512)() && set <= most_allowed.load(std::memory_order_relaxed);
 }

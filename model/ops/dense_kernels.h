@@ -26,7 +26,7 @@ struct Product {
   const float* x_scales = nullptr;  // [rows]; int8
   std::int32_t x_zero = 0;          // int8: the byte that stands for 0
   std::size_t rows = 0;
-  // Of the weights' groups of columns, whose outputs alone are computed; up to the last group.
+  // The weights' groups of columns whose outputs are computed; up to the last group.
   std::size_t first_group = 0;
   std::size_t end_group = SIZE_MAX;
   float* y = nullptr;  // [rows, out_features]
@@ -46,34 +46,33 @@ struct Product {
 // Allocates nothing.
 void multiply(const Product& product, bool portable = false);
 
-// What follows a product: y (or what is added to it) from the sums of `raw`, [rows, out_features]
-// without gaps, int32 for int8 and f32 else. For sums that others have computed.
+// Finishes a product from the sums of `raw`, [rows, out_features] without gaps, int32 for int8 and
+// f32 else: computes y, or adds to it. For sums that others have computed.
 void finish_sums(const Product& product, const std::uint32_t* raw);
 
-// Whether there are instructions for the type alone, and multiply() takes them.
+// True if there are instructions for the type itself, and multiply() uses them.
 bool has_special_tiles(WeightType type);
 
-// Whether multiply() runs the type on AMX's tiles, or on their twin; kBlocks: matrices that fit
+// True if multiply() runs the type on AMX's tiles, or on their twin; kBlocks: matrices that fit
 // them (block_product.h).
 bool runs_on_tiles(WeightType type);
 
-// Whether vpdpbusd may be used: that of AVX-512, or where there is no AVX-512 that of AVX-VNNI, of
-// 256 bits.
+// True if vpdpbusd may be used: that of AVX-512, or without AVX-512 that of AVX-VNNI, of 256 bits.
 bool has_vnni();
 bool has_avx_vnni();
 
-// Whether Highway may use AVX2 or what is better.
+// True if Highway may use AVX2 or better.
 bool has_avx2();
 
-// Whether multiply() knows Product::y_bf16 for the type: where it runs on tiles, which leave their
+// True if multiply() supports Product::y_bf16 for the type: it runs on tiles, which leave their
 // sums to be finished block by block.
 bool writes_bf16(WeightType type);
 
-// Which kernels multiply() takes for a type: "amx_int8", "avx512_vnni", "avx_vnni", "highway
-// (AVX2)".
+// Names the kernels that multiply() uses for a type: "amx_int8", "avx512_vnni", "avx_vnni",
+// "highway (AVX2)".
 std::string multiply_description(WeightType type);
 
-// What multiply() may use at most, each with those before it.
+// The highest instruction set that multiply() may use; each includes those before it.
 enum class InstructionSet { kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 // For the whole process, before the first product: this machine behaves as a lesser one.
 void limit_instruction_set(InstructionSet most);

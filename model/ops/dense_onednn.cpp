@@ -17,7 +17,7 @@ namespace {
 
 using dnnl::memory;
 
-// Of one primitive.
+// The most rows of one primitive.
 constexpr std::size_t kMaxRows = 64;
 
 const dnnl::engine& cpu_engine() {
@@ -224,7 +224,7 @@ class OneDnnMatrix final : public LibraryMatrix {
   memory weights_;
 };
 
-// Whether oneDNN uses all of an instruction set. They are sets of bits, of which each version of
+// True if oneDNN uses all of an instruction set. They are sets of bits, of which each version of
 // oneDNN knows more.
 bool uses(dnnl::cpu_isa isa) {
   const auto bits = static_cast<unsigned>(isa);

@@ -11,7 +11,7 @@ namespace lintel {
 // lesser one. It allocates a little in every product.
 const ProductLibrary& onednn_library();
 
-// What oneDNN may use here.
+// The highest instruction set that oneDNN may use here.
 InstructionSet onednn_instruction_set();
 
 }  // namespace lintel

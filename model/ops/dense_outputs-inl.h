@@ -42,8 +42,9 @@ struct FloatOutput {
     return hn::Add(sum, hn::Load(F(), product.weights->bias.get() + column));
   }
 
-  // What start() and finish() take of a vector of columns, and of a row. (A constructor that is not
-  // written has not the instruction set's attributes: GCC for Arm cannot inline vectors' there.)
+  // Values that start() and finish() read for a vector of columns, and for a row. (A constructor
+  // that is not written lacks the instruction set's attributes: GCC for Arm cannot inline vectors'
+  // there.)
   struct Columns {
     HWY_INLINE Columns() {}
     HWY_INLINE void load(const Product& product, size_t column) {
@@ -125,7 +126,7 @@ HWY_INLINE HWY_MAYBE_UNUSED void finish_row(const Product& product, size_t row, 
   finish_lanes<Output>(product, row, first + i, last);
 }
 
-// What finish_rows makes of sums: y, what is added to y, max(y, 0), or that as bf16
+// The results that finish_rows computes from sums: y, a term added to y, max(y, 0), or that as bf16
 // (Product::y_bf16).
 enum class Outputs { kPlain, kAdd, kRelu, kReluAsBf16 };
 

@@ -9,8 +9,8 @@
 
 namespace lintel {
 
-// What a tile asks the caches for while it computes: `lines` cache lines of weights with every
-// cell, from `from` on, and where `other` is not null one line of that.
+// The memory that a tile prefetches while it computes: `lines` cache lines of weights with every
+// cell, from `from` on, and one line of `other` if that is not null.
 struct Fetch {
   enum class Lines { kNone, kOne, kTwo, kAhead };
   // kAhead: the tile's own weights, kFetchAhead cells before it reads them.
@@ -32,7 +32,7 @@ struct TileSet {
 
 inline constexpr std::size_t kLineCells = 16;  // of 64 bytes
 
-// How far ahead of its reading a single tile asks for weights: 16 cells of a whole group.
+// The distance at which a single tile prefetches weights: 16 cells of a whole group.
 inline constexpr std::size_t kFetchAhead = 16 * kGroupWidth;  // cells
 
 // Group by group, so that the weights of a group stay in the first cache while the rows pass by.

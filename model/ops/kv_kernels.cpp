@@ -138,7 +138,8 @@ HWY_INLINE void multiply_keys(const float* const* q, size_t width, const Cell* c
   }
 }
 
-// Of pages [page, end), kPages at a time as long as there are so many. Returns the first page left.
+// Scores pages [page, end), kPages at a time as long as there are that many. Returns the first page
+// left.
 template <size_t kMost, size_t kPages, typename Cell>
 HWY_INLINE size_t score_pages(const Group& group, size_t width, const Cell* const* pages,
                               size_t page, size_t end, float* scores) {

@@ -39,7 +39,7 @@ void kv_append(const KvShape& shape, const float* k, const float* v, std::size_t
                std::byte* page);
 // Zeroes them.
 void kv_erase(const KvShape& shape, std::size_t slot, std::byte* page);
-// Whether all that a page stands for is finite, and no scale is negative.
+// True if all values of a page are finite, and no scale is negative.
 bool kv_is_finite(const KvShape& shape, const std::byte* page);
 
 // Queries of one sequence at consecutive positions, in the midst of their sums.

@@ -20,8 +20,9 @@ class LibraryProduct {
   static std::unique_ptr<LibraryProduct> make(const ProductLibrary& library,
                                               const PackedWeights& weights, std::string& why_not);
 
-  // As lintel::multiply: int8 with its bits. The rows are cut into blocks of proven sizes, the last
-  // of which is filled up with rows of zeros. Working memory is the thread's, and stays.
+  // Multiplies as lintel::multiply: int8 with its bits. The rows are cut into blocks of proven
+  // sizes, the last of which is filled up with rows of zeros. Working memory is the thread's, and
+  // stays.
   void multiply(const Product& product) const;
 
   // Sizes of blocks that may run, in ascending order.

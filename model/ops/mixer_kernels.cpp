@@ -231,7 +231,7 @@ HWY_INLINE void feed_all_columns(size_t dk, size_t dv, float* s, const Recurrenc
   for (; c < dv; ++c) feed_columns<kRule, false, 1>(OneLane(), dk, dv, s, tokens, count, c);
 }
 
-// Of several tokens all but the first find the state in the cache.
+// Several tokens find the state in the cache, all but the first.
 template <Rule kRule>
 HWY_INLINE void feed(size_t dk, size_t dv, float* s, const RecurrenceToken* tokens, size_t count) {
   constexpr bool kFetches = hn::MaxLanes(Lanes()) > 1;

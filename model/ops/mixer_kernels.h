@@ -20,12 +20,12 @@ namespace lintel {
 void rms_norm(MatrixView<const float> x, std::span<const float> gain, float eps,
               MatrixView<float> y);
 
-// How a vector is brought to length one.
+// Ways to scale a vector to length one.
 enum class UnitLength {
   kAddInside,  // x / sqrt(sum x^2 + 1e-6), as FLA's kernels
   kMaximum     // x / max(sqrt(sum x^2), 1e-12), as torch.nn.functional.normalize
 };
-// In place, then times `scale`.
+// Scales x in place to length one, then by `scale`.
 void to_unit_length(std::span<float> x, UnitLength unit, float scale = 1.0f);
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
@@ -35,7 +35,7 @@ inline float softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(
 // x *= silu(gate) and x *= sigmoid(gate), where silu(g) = g sigmoid(g). As many of both.
 void multiply_silu(std::span<const float> gate, std::span<float> x);
 void multiply_sigmoid(std::span<const float> gate, std::span<float> x);
-// In place: max(x, 0)^2.
+// Computes max(x, 0)^2 in place.
 void squared_relu(std::span<float> x);
 // out = a + (b - a) * mix. As many of all.
 void interpolate(std::span<const float> a, std::span<const float> b, std::span<const float> mix,
@@ -50,7 +50,7 @@ void multiply_negated(std::span<const float> a, std::span<const float> b, std::s
 void add_bonus(std::span<const float> r, std::span<const float> k, std::span<const float> r_k,
                std::span<const float> v, std::span<const float> gate, std::span<float> y);
 
-// In place: silu(x), sigmoid(x), tanh(x), exp(factor sigmoid(x)).
+// Compute in place silu(x), sigmoid(x), tanh(x), exp(factor sigmoid(x)).
 void silu(std::span<float> x);
 void sigmoid(std::span<float> x);
 void hyperbolic_tangent(std::span<float> x);
@@ -64,9 +64,9 @@ struct ShortConvolution {
   std::span<const float> bias;    // [C]; empty: none
   bool has_activation = true;
 };
-// Of the channels from `first` on, as many as `out` has; out is not a part of x. tail:
-// [taps - 1, C], the rows before x, oldest first; afterwards x is the last of them, in these
-// channels. x: [C].
+// Convolves the channels from `first` on, as many as `out` has; out is not a part of x. tail: [taps
+// - 1, C], the rows before x, oldest first; afterwards x is the last of them, in these channels. x:
+// [C].
 void short_convolution(const ShortConvolution& convolution, std::span<float> tail,
                        std::span<const float> x, std::size_t first, std::span<float> out);
 

@@ -18,8 +18,8 @@ namespace lintel {
 std::size_t inputs_per_cell(WeightType type);
 std::size_t num_cells(WeightType type, std::size_t in_features);
 
-// What a tile of AMX holds: 16 rows of 64 bytes. Inputs and weights of bf16 and int8 are padded to
-// it with zeros, which add nothing, so that no tile is a part of one.
+// The size of a tile of AMX: 16 rows of 64 bytes. Inputs and weights of bf16 and int8 are padded to
+// it with zeros, which add nothing, so that no tile is partial.
 inline constexpr std::size_t kTileRows = 16;
 inline constexpr std::size_t kTileCells = 16;
 
@@ -58,7 +58,7 @@ struct PackedWeights {
   // The weights of output n, as they are held. REQUIRES: it has its cells. out: [in_features].
   void row(std::size_t n, std::span<float> out) const;
   std::size_t bytes() const;
-  // What bytes() is of such weights.
+  // The value of bytes() for such weights.
   static std::size_t bytes_of(WeightType type, std::size_t in_features, std::size_t out_features);
   // For who multiplies by another copy: what is left are the vectors of each output.
   void drop_cells() { cells.reset(); }

@@ -11,8 +11,8 @@
 namespace lintel {
 namespace {
 
-// What is tried. Few, for each is a primitive that a library has to make; up to 64, from where on
-// more rows at once are no faster.
+// The row counts that are tried. Few, as each is a primitive that a library has to make; up to 64,
+// from where on more rows at once are no faster.
 constexpr std::array<std::size_t, 6> kRowCounts = {2, 8, 16, 32, 48, 64};
 constexpr std::size_t kMostRows = kRowCounts.back();
 
@@ -60,7 +60,7 @@ class Comparison {
   }
 
  private:
-  // What each row gives as the first of `count`.
+  // Records the result of each row as the first of `count`.
   void take_reference(std::size_t count) {
     for (std::size_t r = 0; r < kMostRows; ++r) {
       run(r, count);

@@ -110,7 +110,7 @@ HWY_INLINE float scale_of(const float* x, size_t n) {
 
 float ScaleOf(const float* x, size_t n) { return scale_of(x, n); }
 
-// Of 32 values.
+// Rounds 32 values.
 HWY_INLINE void round_group(const float* x, float scale, int8_t* out, int32_t* sums) {
   const float inverse = 1.0f / scale;
   const Lanes d;
@@ -304,7 +304,7 @@ void quantize_to_4_bits(MatrixView<const float> x, std::uint8_t* lines, std::uin
 }
 
 void quantize_to_8_bits(MatrixView<const float> x, std::uint8_t* lines, float* scales) {
-  // As many rows at a time as fill a cache line.
+  // Rows that fill a cache line.
   constexpr std::size_t kRows = 16;
   const std::size_t cells = (x.cols() + 3) / 4;
   std::vector<std::uint32_t> levels(kRows * cells);

@@ -13,7 +13,7 @@ namespace lintel {
 // Functions with `cells` write whole ones of four bytes: 2 bf16, or 4 bytes, in memory order. What
 // is left of the last one is written as 0.
 
-// To nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 void round_to_bf16(std::span<const float> x, std::uint32_t* cells);
 
 // bf16 to f32, exact. `values` need no alignment.

@@ -37,7 +37,7 @@ struct ThreadTiles {
 };
 thread_local ThreadTiles mine;
 
-// What ldtilecfg reads.
+// The operand of ldtilecfg.
 struct alignas(64) TileConfiguration {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;

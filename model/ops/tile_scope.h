@@ -4,8 +4,8 @@
 
 namespace lintel {
 
-// Whether the processor has tiles, with products of int8 and of bf16, and the system lets this
-// process use them: asked once, for a thread that uses tiles has 8 KiB more to be saved.
+// True if the processor has tiles, with products of int8 and of bf16, and the system lets this
+// process use them. Asked once: a thread that uses tiles has 8 KiB more to be saved.
 bool amx_available();
 
 // A thread's tiles are configured by the first product within a scope and released at the end of

@@ -62,8 +62,8 @@ class AmxTiles {
 };
 #endif
 
-// What those instructions compute, after their pseudocode. Functions of tile numbers, so that each
-// is compiled once.
+// The results of those instructions, after their pseudocode. Functions of tile numbers, so that
+// each is compiled once.
 class TwinTiles {
  public:
   template <int kTile>
@@ -119,9 +119,9 @@ class TwinTiles {
     }
   }
 
-  // Of the 16 pairs of a row and a column the first ones are added up by fused multiply-adds, and
-  // so are the second ones; then these two sums are added, and then that to what was there. To
-  // nearest, ties to even; denormals are zeros, read and written.
+  // Adds up the first ones of the 16 pairs of a row and a column by fused multiply-adds, and the
+  // second ones likewise; then adds these two sums, and that to the earlier value. To nearest, ties
+  // to even; denormals are zeros, read and written.
   HWY_NOINLINE void add_bf16(int sums, int a_tile, int b_tile) {
     for (size_t m = 0; m < 16; ++m) {
       std::array<float, 16> first = {}, second = {};
@@ -150,7 +150,7 @@ class TwinTiles {
   std::array<std::array<std::array<uint32_t, 16>, 16>, 8> tiles_ = {};
 };
 
-// Where a block's inputs and weights lie, cells of four bytes. Tiles 0 to 3 are its sums.
+// Addresses of a block's inputs and weights, cells of four bytes. Tiles 0 to 3 are its sums.
 struct TileOperands {
   HWY_INLINE void next() {
     x += kTileCells;

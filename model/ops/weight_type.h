@@ -17,28 +17,28 @@ enum class WeightType {
   kBf16,
   kInt8,
   kBlocks,  // as a GGUF file holds them: blocks of integers, and f32 where it has floats
-  // Of checkpoints. Inputs have a scale for each 128:
+  // Types of checkpoints. Inputs have a scale for each 128:
   kInt8Groups,  // the int8 of families, a scale an output
   kInt4,        // a scale for each 32 inputs; kInt8Groups in the head and where inputs are no 32s
   kInt4Ffn,     // kInt4 in the channel mixers, else kInt8Groups
   kInt4All,     // kInt4 in the head, too
 };
 
-// Those that any model can be loaded as.
+// The types that any model can be loaded as.
 inline constexpr std::array kWeightTypes = {WeightType::kF32, WeightType::kBf16, WeightType::kInt8};
 
 // "f32", "bf16", "int8", "blocks", "int4", "int4-ffn", "int4-all"
 const char* to_string(WeightType type);
 std::optional<WeightType> weight_type_named(std::string_view name);
 
-// Which of its products a matrix is in.
+// The place of a matrix among a layer's products.
 enum class WeightRole { kMixer, kChannels, kHead };
-// What a matrix of a model of this type is: kInt8Groups or kInt4, else the type itself.
+// The type of a matrix in a model of this type: kInt8Groups or kInt4, else the type itself.
 WeightType weight_type_of(WeightType model, WeightRole role);
-// Whose inputs its products read: kInt8Groups for those in 4 bits, else the type itself.
+// The type of the inputs that its products read: kInt8Groups for those in 4 bits, else itself.
 WeightType input_type_of(WeightType type);
 
-// Who multiplies matrices: our own kernels, or oneDNN.
+// The kernels that multiply matrices: our own, or oneDNN.
 
 enum class KernelChoice {
   kAuto,    // for each weight type what is faster on this machine, by a table: ProductLibrary
@@ -52,7 +52,7 @@ inline constexpr std::array kKernelChoices = {KernelChoice::kAuto, KernelChoice:
 const char* to_string(KernelChoice choice);  // "auto", "own", "onednn"
 std::optional<KernelChoice> kernels_named(std::string_view name);
 
-// Of the process: the default for layers that are made from now on. kAuto at first.
+// Sets the process's default for layers that are made from now on. kAuto at first.
 void choose_kernels(KernelChoice choice);
 KernelChoice chosen_kernels();
 

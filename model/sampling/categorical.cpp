@@ -58,7 +58,7 @@ void apply_mask(std::span<const std::uint64_t> allowed, std::span<double> logits
   }
 }
 
-// Of so many candidates all are sorted, of more as many as top_p needs.
+// The most candidates of which all are sorted; of more, as many as top_p needs.
 constexpr std::size_t kMostSorted = 4096;
 
 // The smallest number of candidates whose weights make up top_p of all; at least 1. They are the
@@ -204,8 +204,8 @@ class LargeVocabulary {
                                      first_above(scratch_.weights, before, target));
   }
 
-  // Whether the likeliest tokens that pass the filters are few; then they are in the scratch
-  // memory, with their weights, by id.
+  // Returns true if the likeliest tokens that pass the filters are few; then they are in the
+  // scratch memory, with their weights, by id.
   bool find_few(const SamplingOptions& options) {
     constexpr std::size_t kFirstWanted = 16;
     const bool limits_k =
@@ -344,7 +344,7 @@ class CategoricalHead final : public Head {
   }
 
  private:
-  // By temperature and filters. logits: may be scratch.values, which then changes.
+  // Draws by temperature and filters. logits: may be scratch.values, which then changes.
   template <typename T>
   static std::int32_t draw_of(std::span<const T> logits, const SamplingOptions& options,
                               DrawSource draw, SamplingScratch& scratch) {

@@ -84,7 +84,7 @@ void ExponentialsOfFloats(const float* x, size_t n, double offset, double diviso
   exponentials(x, n, offset, divisor, out);
 }
 
-// Of the chains, in pairs.
+// Adds up the chains, in pairs.
 HWY_INLINE double sum_of_chains(double* sum) {
   for (size_t width = kChains / 2; width > 0; width /= 2) {
     for (size_t j = 0; j < width; ++j) sum[j] += sum[j + width];

@@ -13,7 +13,7 @@ namespace lintel {
 double largest_of(std::span<const double> x);
 float largest_of(std::span<const float> x);
 
-// In eight chains by index, the same bits on every machine.
+// Adds up in eight chains by index, with the same bits on every machine.
 double sum_of(std::span<const double> x);
 
 // exp((x - offset) / divisor), to 2 ulp, into out: [x.size()], which may be x; 0 where x is minus

@@ -13,7 +13,8 @@
 
 namespace lintel {
 
-// How a token is drawn. Order: logit_bias, penalties, a mask, temperature, top_k, top_p, min_p.
+// Parameters of drawing a token. Order: logit_bias, penalties, a mask, temperature, top_k, top_p,
+// min_p.
 struct SamplingOptions {
   float temperature = 1.0f;  // 0: the most likely token (lowest id among equals)
   int top_k = 0;             // 0: all
@@ -32,7 +33,8 @@ struct SamplingOptions {
 struct SamplingScratch {
   std::vector<double> values;
   std::vector<std::int32_t> order;
-  // Of a large vocabulary: maxima and sums by block; weights of some; tokens with their weights.
+  // Memory for a large vocabulary: maxima and sums by block; weights of some; tokens with their
+  // weights.
   std::vector<double> maxima, sums, weights;
   std::vector<std::pair<double, std::int32_t>> likeliest;
   std::vector<std::uint32_t> counts;  // for callers that have to list them
@@ -60,7 +62,7 @@ class Head {
                               std::span<const std::uint64_t> allowed, DrawSource draw,
                               SamplingScratch& scratch) const = 0;
 
-  // Whether penalties, logit_bias, masks, top_k, top_p and min_p mean something for this head.
+  // True if penalties, logit_bias, masks, top_k, top_p and min_p mean something for this head.
   virtual bool supports_filters() const = 0;
 };
 

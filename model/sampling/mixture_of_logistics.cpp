@@ -22,7 +22,7 @@ constexpr double kMinSum = 1e-280;    // sums of probabilities below it are redo
 double center_of(int value) { return value / 255.0 * 2.0 - 1.0; }
 
 double sigmoid(double x) {
-  // Of two forms the one whose exponential cannot overflow.
+  // The form whose exponential cannot overflow is used.
   if (x >= 0.0) return 1.0 / (1.0 + std::exp(-x));
   const double e = std::exp(x);
   return e / (1.0 + e);

@@ -74,8 +74,8 @@ class BpeMerges::LongPiece {
       if (nodes_[at].rank == rank) join_at(at, rank);
     }
   }
-  // Of what join() left: the token that begins with the piece's token `at`, and where the next one
-  // begins. The first one begins at 0, and none where the piece ends.
+  // Results of join(): the token that begins with the piece's token `at`, and the place where the
+  // next one begins. The first one begins at 0, and none where the piece ends.
   std::int32_t id(std::uint32_t at) const { return nodes_[at].id; }
   std::uint32_t next(std::uint32_t at) const { return nodes_[at].next; }
 
@@ -126,18 +126,19 @@ class BpeMerges::LongPiece {
   std::vector<std::uint64_t> heap_;
 };
 
-// In windows whose lists and heaps fit into a cache. Cuts between them are proved, as joining is
-// local: if no merge crosses the border of two neighbouring tokens when these two are joined by
-// themselves, for all neighbours, none crosses a border in the whole text. The first one that did
-// would be the best pair of its two neighbours at that time; before it the same merges were done in
-// them as are done when they are by themselves, which would cross their border, too. The tokens of
-// one window are proved by it; at a cut the tokens of both sides are joined by themselves.
+// Encodes in windows whose lists and heaps fit into a cache. Cuts between them are proved, as
+// joining is local: if no merge crosses the border of two neighbouring tokens when these two are
+// joined by themselves, for all neighbours, none crosses a border in the whole text. The first one
+// that did would be the best pair of its two neighbours at that time; before it the same merges
+// were done in them as are done when they are by themselves, which would cross their border, too.
+// The tokens of one window are proved by it; at a cut the tokens of both sides are joined by
+// themselves.
 void BpeMerges::encode_long(std::span<const std::int32_t> tokens,
                             std::vector<std::int32_t>& ids) const {
   if (tokens.size() >= 0xFFFFFFFF) throw std::length_error("a text of 2^32 - 1 tokens or more");
   struct Cut {
     std::size_t at = 0;    // all before it is encoded
-    std::size_t last = 0;  // where the token before it begins
+    std::size_t last = 0;  // the beginning of the token before it
     std::size_t num_ids = 0;
   };
   std::vector<Cut> cuts{{.num_ids = ids.size()}};
@@ -149,7 +150,7 @@ void BpeMerges::encode_long(std::span<const std::int32_t> tokens,
     const bool is_rest = cut.at + length == tokens.size();
     piece.join(tokens.subspan(cut.at, length));
     const std::size_t first = piece.next(0);
-    // What follows the window may change its last tokens: they are not kept.
+    // The text after the window may change its last tokens: they are not kept.
     const std::size_t most = is_rest ? length : length - kMargin;
     std::uint32_t last = 0;
     std::uint32_t next = 0;

@@ -94,7 +94,7 @@ class PieceCache {
   std::vector<Entry> entries_;
 };
 
-// What both kinds of BPE have, besides their parts of Tokenizer.
+// Members of both kinds of BPE, besides their parts of Tokenizer.
 struct BpeModel {
   BpeRules rules;
   std::array<std::int32_t, 256> byte_ids;
@@ -120,7 +120,7 @@ class BpeTokenizer final : public Tokenizer {
                                    const EncodeOptions& options) const override;
 
  private:
-  // Where a part lies in the text: at its beginning, or after other text.
+  // The place of a part in the text: at its beginning, or after other text.
   enum class Position { kBegin, kContinued, kInside };
 
   void encode_part(std::string_view part, std::size_t offset, Position begin,
@@ -155,15 +155,15 @@ std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text,
   return ids;
 }
 
-// What lies between added tokens of the raw text, from `offset` on. begin: of the text's first
-// part.
+// Encodes the text between added tokens of the raw text, from `offset` on. begin: position of the
+// text's first part.
 void BpeTokenizer::encode_part(std::string_view part, std::size_t offset, Position begin,
                                const EncodeOptions& options, std::vector<std::int32_t>& ids) const {
   const Position position = offset == 0 ? begin : Position::kInside;
   std::string normalized;
   const bool is_changed = model_.rules.nfc && normalize_nfc(part, normalized);
   const std::string_view text = is_changed ? std::string_view(normalized) : part;
-  // Where characters were joined, plain parts have other places: no token is cut out of the whole.
+  // Joined characters move plain parts to other places: no token is cut out of the whole.
   const PlainText whole{.begin = offset, .end = offset + text.size()};
   EncodeOptions changed = options;
   if (is_changed && !options.plain.empty()) changed.plain = std::span(&whole, 1);
@@ -331,7 +331,7 @@ class BpeMaker {
   }
 
  private:
-  // What an id is.
+  // The use of an id.
   enum class Use : std::uint8_t { kNothing, kNormal, kUnused, kAdded, kSpecial };
 
   Use& use(std::int32_t id) { return uses_[static_cast<std::size_t>(id)]; }

@@ -34,7 +34,7 @@ class TextList {
 };
 
 struct BpeRules {
-  // Which part of a byte-fallback text gets a marked space (U+2581) in front.
+  // The parts of a byte-fallback text that get a marked space (U+2581) in front.
   enum class Mark {
     kNone,
     kEachPart,        // normalizer Prepend

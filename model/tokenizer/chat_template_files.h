@@ -10,17 +10,17 @@
 namespace lintel {
 
 struct ChatTemplateSources {
-  // By name; the unnamed one is "default". Empty: the model has none.
+  // Templates by name; the unnamed one is "default". Empty: the model has none.
   std::map<std::string, std::string> templates;
-  // By variable: bos_token, eos_token, pad_token, unk_token. Those that a model does not have are
-  // not there.
+  // Tokens by variable: bos_token, eos_token, pad_token, unk_token. Those that a model does not
+  // have are not there.
   std::map<std::string, std::string, std::less<>> special_tokens;
-  // What could not be read, for the log. A model is served without it.
+  // Errors of files that could not be read, for the log. A model is served without them.
   std::vector<std::string> notes;
 };
 
-// Of a model directory in Hugging Face's form. The template is that of chat_template.jinja, else of
-// tokenizer_config.json (a text or a list of names and texts), else of chat_template.json;
+// Reads a model directory in Hugging Face's form. The template is that of chat_template.jinja, else
+// of tokenizer_config.json (a text or a list of names and texts), else of chat_template.json;
 // additional_chat_templates/NAME.jinja adds names. Special tokens are those of
 // tokenizer_config.json, and of special_tokens_map.json where the first has none. Throws nothing
 // else than std::bad_alloc: files that cannot be read are among the notes.

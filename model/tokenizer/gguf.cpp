@@ -28,7 +28,7 @@ struct GgufSplit {
   SplitPattern pattern;
   bool nfc;  // as the tokenizer.json of these models has it; GGUF has no normaliser
   bool ignore_merges;
-  bool add_bos;  // where the file does not say
+  bool add_bos;  // the default of the file's key
 };
 constexpr GgufSplit kGgufSplits[] = {
     {"gpt-2", SplitPattern::kGpt2, false, false, false},

@@ -26,7 +26,7 @@ class JsonField {
   bool is_string() const { return value_->is_string(); }
   bool is_array() const { return value_->is_array(); }
 
-  // Of an object: a member; nothing if it is missing.
+  // A member of an object; nothing if it is missing.
   std::optional<JsonField> find(const std::string& name) const;
   // The same, and nothing if it is null.
   std::optional<JsonField> find_value(const std::string& name) const;
@@ -34,7 +34,7 @@ class JsonField {
   // Refuses an object with other names than these.
   void only(std::initializer_list<std::string_view> names) const;
   std::vector<std::string> names() const;
-  // Of an object: "type".
+  // The member "type" of an object.
   const std::string& type() const;
 
   std::vector<JsonField> items() const;

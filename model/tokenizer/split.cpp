@@ -86,7 +86,7 @@ std::size_t end_of_run(Place place, Condition condition) {
 std::size_t end_of_space(Place place, bool lines_end) {
   const std::size_t begin = place.at;
   std::size_t after_newline = begin;
-  std::size_t last = begin;  // where the last character of the run begins
+  std::size_t last = begin;  // the beginning of the run's last character
   while (!place.at_end() && place.kind == Class::kSpace) {
     last = place.at;
     if (place.is_newline()) after_newline = place.end();

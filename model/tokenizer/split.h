@@ -22,7 +22,7 @@ std::string_view regex_of(SplitPattern pattern);
 // The pattern with exactly this text, of those that a Split may name.
 std::optional<SplitPattern> split_pattern_of(std::string_view regex);
 
-// Where the piece ends that begins at `begin`; the pieces of a text follow one another without
+// The end of the piece that begins at `begin`; the pieces of a text follow one another without
 // gaps. A byte that is not UTF-8 is a character that is no letter, number or space. Takes time in
 // proportion to the piece and the white space after it. REQUIRES: begin < text.size().
 std::size_t end_of_piece(SplitPattern pattern, std::string_view text, std::size_t begin);

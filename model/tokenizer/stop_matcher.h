@@ -23,7 +23,7 @@ class StopStrings {
 
  private:
   friend class StopMatcher;
-  // How many bytes of strings_[i] the text matches after `byte`, when it matched `matched` of them.
+  // The number of bytes of strings_[i] that the text matches after `byte`, `matched` before it.
   std::size_t advance(std::size_t i, std::size_t matched, char byte) const;
 
   std::vector<std::string> strings_;
@@ -31,7 +31,8 @@ class StopStrings {
   std::vector<std::vector<std::size_t>> borders_;
 };
 
-// How far one text matches each of the strings. Cheap to copy; used by one thread at a time.
+// The progress of one text's matches with each of the strings. Cheap to copy; used by one thread at
+// a time.
 class StopMatcher {
  public:
   // `strings` outlives the matcher. The text so far is empty.

@@ -37,7 +37,7 @@ class TextIndex {
   std::uint64_t seed_ = 0;
 };
 
-// Which two tokens BPE joins, and in what order. Holds numbers only.
+// The pairs of tokens that BPE joins, and their order. Holds numbers only.
 class PairRanks {
  public:
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;

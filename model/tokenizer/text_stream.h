@@ -30,7 +30,7 @@ class StopFilter {
   // The stream ends without a stop string: appends what waits.
   void finish(std::string& out);
 
-  // By index, the string that ended the stream.
+  // The index of the string that ended the stream.
   std::optional<std::size_t> stopped_by() const { return stopped_by_; }
 
  private:
@@ -50,10 +50,10 @@ class TextStream {
 
   // The characters that the token completes. Nothing after a stop string.
   std::string push(std::int32_t id);
-  // What is left, with U+FFFD for a character that is not complete.
+  // Returns the rest, with U+FFFD for a character that is not complete.
   std::string finish();
 
-  // By index, the stop string that ended the text. It is not part of it.
+  // The index of the stop string that ended the text. It is not part of it.
   std::optional<std::size_t> stopped_by() const { return stop_.stopped_by(); }
 
  private:

@@ -41,7 +41,8 @@ struct EncodeOptions {
   std::span<const PlainText> plain{};
 };
 
-// What each token contributes to a text. Filled while a tokenizer is made; immutable then.
+// The bytes that each token contributes to a text. Filled while a tokenizer is made; immutable
+// then.
 class TokenTexts {
  public:
   // For ids below `size`. None has bytes.
@@ -85,14 +86,14 @@ class Tokenizer {
   std::string_view kind() const { return kind_; }
   // One more than the largest id.
   std::int32_t vocab_size() const { return static_cast<std::int32_t>(texts_.size()); }
-  // What a token contributes to a text, often a part of a character. Empty: it is special, or has
-  // no text. Valid as long as the tokenizer.
+  // The bytes that a token contributes to a text, often a part of a character. Empty: it is
+  // special, or has no text. Valid as long as the tokenizer.
   std::string_view bytes_of(std::int32_t id) const { return texts_.bytes_of(id); }
   std::size_t longest() const { return texts_.longest(); }  // bytes of a token
   bool is_special(std::int32_t id) const { return texts_.is_special(id); }
-  // How a special token is spelt; empty: it is none, or is not spelt at all.
+  // The spelling of a special token; empty: the token is not special, or has no spelling.
   std::string_view text_of_special(std::int32_t id) const { return texts_.text_of_special(id); }
-  // Whether a text has no space where its first token has one.
+  // True if a text has no space where its first token has one.
   bool drops_first_space() const { return drops_first_space_; }
   // Ids that end a text, ascending.
   std::span<const std::int32_t> eos() const { return eos_; }
@@ -120,7 +121,7 @@ class Tokenizer {
   bool drops_first_space_;
 };
 
-// What a token contributes to a text that ends `cut` bytes before the token does.
+// The bytes that a token contributes to a text that ends `cut` bytes before the token does.
 inline std::string_view text_of_token(const Tokenizer& tokenizer, std::int32_t id,
                                       std::int32_t cut) {
   const std::string_view bytes = tokenizer.bytes_of(id);
@@ -135,10 +136,10 @@ class ByteTokenizer final : public Tokenizer {
                                    const EncodeOptions& options = {}) const override;
 };
 
-// Of a model directory in Hugging Face's form: rwkv_vocab_v20230424.txt, else tokenizer.json with
-// tokenizer_config.json; eos() is stop_ids. Null: the directory has neither. Throws ModelError,
-// with file, place, what was found and expected, for anything that would be encoded otherwise than
-// the file means.
+// Loads the tokenizer of a model directory in Hugging Face's form: rwkv_vocab_v20230424.txt, else
+// tokenizer.json with tokenizer_config.json; eos() is stop_ids. Null: the directory has neither.
+// Throws ModelError, with file, place, what was found and expected, for anything that would be
+// encoded otherwise than the file means.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
 
 // The ids that end a text, ascending: eos_token_id of generation_config.json, of the text model in
@@ -148,7 +149,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
 std::vector<std::int32_t> stop_ids(const std::filesystem::path& directory,
                                    const Tokenizer* tokenizer);
 
-// What a GGUF file says of its tokenizer, in keys that begin with "tokenizer.".
+// The tokenizer in a GGUF file, in keys that begin with "tokenizer.".
 struct GgufVocabulary {
   std::string file;                 // for errors
   std::string model;                // ggml.model; empty: absent

@@ -120,7 +120,7 @@ class TokenizerFileReader final : public nlohmann::json_sax<json> {
 
   static std::string limit(std::size_t most) { return std::to_string(most); }
 
-  // Whether a value begins that is model.NAME.
+  // True if the value model.NAME begins here.
   bool is_at(std::string_view name) const {
     return mode_ == Mode::kTree && open_.size() == 2 && open_.back()->is_object() &&
            path_.size() == 2 && path_[0] == "model" && path_[1] == name;
@@ -379,7 +379,7 @@ class TokenizerFile {
     read_byte_level_decoder();
   }
 
-  // Whether the regular expression is used.
+  // Returns true if the regular expression is used.
   static bool read_byte_level(const JsonField& field) {
     field.want_flag("add_prefix_space", false);
     read_byte_level_flags(field);
@@ -387,7 +387,7 @@ class TokenizerFile {
     const auto regex = field.find("use_regex");
     return !regex || regex->boolean();
   }
-  // Of a decoder or a post-processor they have no effect on tokens.
+  // Flags of a decoder or a post-processor have no effect on tokens.
   static void read_byte_level_flags(const JsonField& field) {
     field.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     for (const char* name : {"add_prefix_space", "trim_offsets", "use_regex"}) {
@@ -508,7 +508,7 @@ class TokenizerFile {
     strip.at("stop").integer(0);
   }
 
-  // What stands around a text.
+  // Tokens before and after a text.
 
   void read_post_processor(const std::optional<JsonField>& field) {
     if (!field) return;

@@ -152,7 +152,7 @@ void append_nfc(std::string_view text, std::vector<Unit>& units, std::string& no
   }
 }
 
-// Whether NFC neither changes nor moves it, nor joins it to what stands before.
+// True if NFC neither changes nor moves the character, nor joins it to the text before it.
 bool is_stable(char32_t code_point) {
   if (code_point < kFirstUnstable || code_point == DecodedCharacter::kInvalid) return true;
   return value_in(kUnstableRanges, code_point) == 0;
@@ -211,7 +211,7 @@ bool normalize_nfc(std::string_view text, std::string& normalized) {
   std::string made;
   std::vector<Unit> units;
   std::size_t copied = 0;       // bytes of the text that are in `made`
-  std::size_t last_stable = 0;  // where the last stable character begins
+  std::size_t last_stable = 0;  // the beginning of the last stable character
   std::size_t at = 0;
   const auto next = [&] { return decode_character(text.substr(at)); };
   while (at < text.size()) {

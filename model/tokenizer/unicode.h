@@ -18,7 +18,7 @@ enum class CodePointClass : std::uint8_t {
   kSpace = 8,   // \s
 };
 
-// Of Unicode 16, as the library has it that most tokenizer.json files are written by.
+// The class in Unicode 16, as in the library that most tokenizer.json files are written by.
 CodePointClass class_of(char32_t code_point);
 
 // A character at the beginning of a text.

@@ -63,7 +63,7 @@ using WorldEntries = std::vector<std::string>;
 // number of its bytes. Throws ModelError, with `name` for the file and the line's number.
 WorldEntries parse_world_vocabulary(std::string_view text, const std::string& name);
 
-// How Python writes a text or bytes between quotes.
+// The form in which Python writes a text or bytes between quotes.
 struct LiteralForm {
   bool is_bytes = false;  // \xHH is a byte, not a code point, and there is no \uHHHH
   // No quotes stand around it, as in GGUF files: quotes within are themselves, escaped or not, and

@@ -80,7 +80,7 @@ class AttentionConfig {
   std::vector<KeyValue> values_;
 };
 
-// Of the model that a layer is of.
+// Dimensions of the model that a layer belongs to.
 struct LayerDims {
   int d_model = 0;              // E
   int n_heads = 0;              // H
@@ -109,8 +109,8 @@ struct OwnTensor {
   // model is random: a pure function of its arguments. draw_normal where it is null.
   std::function<void(std::span<float> values, const OwnTensor& of, std::uint64_t seed, int layer)>
       draw = nullptr;
-  // What is wrong with finite values that were read, as in "found 9 in row 2, expected ..."; empty
-  // where nothing is. Null: nothing ever is.
+  // Returns the error of finite values that were read, as in "found 9 in row 2, expected ...";
+  // empty: they are valid. Null: any values are valid.
   std::string (*refuse)(std::span<const float> values, const OwnTensor& of) = nullptr;
 };
 
@@ -139,8 +139,8 @@ std::vector<Projection> query_key_value(const AttentionConfig& config, const Lay
 
 struct AttentionKind {
   const char* type;   // "lsh", as kinds.inc has it
-  const char* doc;    // what it is, for people
-  const char* state;  // what a session holds for a layer, and how that grows
+  const char* doc;    // a description, for people
+  const char* state;  // a session's state for a layer, and its growth
   const char* cost;   // of a token at position t
   std::span<const ConfigKey> keys = {};
   Projections projections = query_key_value;
@@ -164,7 +164,7 @@ std::vector<std::string> attention_types();
 // Throws ModelError naming those there are.
 const AttentionKind& attention_kind(std::string_view type);
 
-// What the kind declares, its defaults filled in.
+// Properties that the kind declares, with its defaults filled in.
 int out_width(const AttentionConfig& config, const LayerDims& dims);
 std::vector<OwnTensor> own_tensors(const AttentionConfig& config, const LayerDims& dims);
 // `number` distinguishes a layer's tensors: its place in own_tensors().
@@ -212,8 +212,7 @@ class AttentionBackend : public StateLayout {
   virtual void full_pass(AttentionInputs inputs, MatrixView<float> out,
                          AttentionScratch& scratch) const;
 
-  // Whether full_pass() has the bits of step(). Where it has not, the backend documents how the two
-  // differ.
+  // True if full_pass() has the bits of step(). If not, the backend documents how the two differ.
   virtual bool full_pass_equals_steps() const { return true; }
 };
 

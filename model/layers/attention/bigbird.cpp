@@ -69,7 +69,7 @@ class BigBirdPattern final : public PositionPattern {
   bool has_rows() const override { return true; }
 
  private:
-  // Of the blocks that a row names, those that it does not see anyhow, each once, ascending.
+  // Writes the blocks that a row names and does not see anyhow, each once, ascending.
   void fill_random(std::size_t own, std::span<const float> named, std::int32_t* row) const {
     std::int32_t* end = row;
     for (const float block : named) {
@@ -122,7 +122,7 @@ constexpr const char* kSamples[] = {
     "block_size=1,window_blocks=3,global_blocks=0,random_blocks=4,scale=0.4"};
 constexpr std::int64_t kMostRandom = std::int64_t{1} << 28;  // values of a tensor
 
-// Of a sequence of max_length.
+// The number of blocks of a sequence of max_length.
 std::int64_t num_blocks(const AttentionConfig& config, const LayerDims& dims) {
   const auto block_size = static_cast<std::int64_t>(config.integer("block_size"));
   return (dims.max_length + block_size - 1) / block_size;

@@ -137,7 +137,7 @@ std::vector<MapKey> map_keys(const AttentionConfig& config) {
           {"hyperbolic", map == kFavor, config.boolean("hyperbolic") ? "true" : "", "false"}};
 }
 
-// Which key decides how many features there are.
+// The key that decides the number of features.
 const char* size_key(FeatureMapKind map) {
   if (map == FeatureMapKind::kDpfp) return "nu";
   const bool has_number = is_one_of(map, FeatureMapKind::kFourier, FeatureMapKind::kFavor);

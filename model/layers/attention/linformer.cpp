@@ -32,7 +32,7 @@
 
 namespace lintel {
 
-// What both modes of Linformer share: the projections of positions to slots, and the shapes.
+// Parts common to both modes of Linformer: the projections of positions to slots, and the shapes.
 
 inline bool is_linformer_prefix(const AttentionConfig& config) {
   return config.choice("mode") == "prefix";
@@ -56,7 +56,7 @@ class LinformerProjections {
   }
 
   std::size_t columns() const { return columns_; }
-  // Of position t (of a block in mode blocks) and those after it: [N - t, rank].
+  // Rows of position t (of a block in mode blocks) and of those after it: [N - t, rank].
   const float* of_keys(std::size_t head, std::size_t t) const { return keys_.data() + at(head, t); }
   const float* of_values(std::size_t head, std::size_t t) const {
     return (values_.empty() ? keys_ : values_).data() + at(head, t);
@@ -162,7 +162,7 @@ class LinformerBlocksState final : public LayerState {
       const float* const replaced = replaced_ + (position_ - first_draft_) * 2 * shape_.width();
       softmax_append(shape_.pages(), replaced, replaced + shape_.width(), own_slot(), own_page());
       if (position_ == 0 || in_block() != 0) continue;
-      // It had the block before it summarised.
+      // The token had summarised the block before it.
       for (std::size_t m = 0; m < shape_.rank; ++m) {
         const std::size_t summary = summaries_.remove_last();
         softmax_erase(shape_.pages(), History::slot_of(summary), summaries_.page_of(summary));
@@ -206,7 +206,7 @@ class LinformerBlocksState final : public LayerState {
 
   // Position of the next token in its block.
   std::size_t in_block() const { return position_ % shape_.block_size; }
-  // Whether the next token begins a block that is not the first.
+  // True if the next token begins a block that is not the first.
   bool has_complete_block() const { return position_ > 0 && in_block() == 0; }
 
   void append(const float* k, const float* v) {
@@ -224,11 +224,11 @@ class LinformerBlocksState final : public LayerState {
   }
 
   const History& summaries() const { return summaries_; }
-  // Of positions kSoftmaxPage * i of the block, and those after it.
+  // The page of positions kSoftmaxPage * i of the block and after.
   const float* own_page(std::size_t i) const { return own_.page(i); }
 
  private:
-  // Of a sequence of n tokens.
+  // Summaries of a sequence of n tokens.
   static std::size_t num_summaries(const LinformerShape& shape, std::size_t n) {
     return n == 0 ? 0 : (n - 1) / shape.block_size * shape.rank;
   }
@@ -359,7 +359,7 @@ class LinformerBlocks final : public AttentionBackend {
         softmax_add_page(pages, rows(r, 1), summaries.page_of(begin), visible);
       }
     }
-    // Of the own block each row sees one position more than the row before it.
+    // Each row sees one position of the own block more than the row before it.
     for (std::size_t begin = 0; begin < first + q.rows(); begin += kSoftmaxPage) {
       const std::size_t r = begin > first ? begin - first : 0;
       softmax_add_page(pages, rows(r, q.rows() - r), state.own_page(begin / kSoftmaxPage),

@@ -387,7 +387,7 @@ class LshAttention final : public AttentionBackend {
     }
   }
 
-  // They lie anywhere: each is fetched as it is found.
+  // Neighbours lie anywhere: each is fetched as it is found.
   void add_neighbour(const float* member, AttentionScratch& scratch) const {
     constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
     for (std::size_t i = 0; i < shape_.member_floats(); i += kFloatsPerLine) {
@@ -418,8 +418,8 @@ class LshAttention final : public AttentionBackend {
     }
   }
 
-  // In the order of LshBuckets::visit_neighbours: the last position of a prefix has the same bits
-  // both ways where the layer's input is the same.
+  // Visits in the order of LshBuckets::visit_neighbours: the last position of a prefix has the same
+  // bits both ways where the layer's input is the same.
   template <typename Visit>
   void visit_earlier(const std::int32_t* sorted, std::size_t n, std::size_t rank, std::size_t t,
                      Visit&& visit) const {

@@ -27,7 +27,7 @@ namespace lintel {
 // h, t and s are a head, the position that attends, and one that it sees. P_h(t) is the set of
 // positions that head h sees from t; t itself is always in it.
 
-// How long a position's key and value are needed, and so where they are kept.
+// The time for which a position's key and value are needed, which decides where they are kept.
 enum class Kept {
   kFirst,   // of the first num_first(): for ever, in memory that is there from the beginning
   kRecent,  // until num_recent() more have come, in a ring
@@ -107,7 +107,7 @@ struct MemberShape {
   std::size_t position_floats() const { return n_heads * member_floats(); }
 };
 
-// What is kept as kFirst and kRecent lies in the sequence's flat block, which the sequence zeroes:
+// Positions kept as kFirst and kRecent lie in the sequence's flat block, which the sequence zeroes:
 // first the first positions, then a ring of the last ones. Rows lie in pages that never move.
 class PatternState final : public LayerState {
  public:
@@ -257,12 +257,12 @@ class PatternState final : public LayerState {
     return (h * History::kPage + History::slot_of(row)) * shape_.member_floats();
   }
   float* member(std::size_t h, std::size_t slot) { return block_.data() + in_block(h, slot); }
-  // Where a position that is kept in the block lies in it.
+  // The slot in the block of a position that is kept there.
   std::size_t slot_of(std::size_t s) const {
     return s < num_first_ ? s : num_first_ + (s - num_first_) % num_recent_;
   }
 
-  // What a draft took the place of.
+  // The member of a position that a draft has overwritten.
   float* overwritten(std::size_t position, std::size_t h) {
     return overwritten_ + ((position - first_draft_) * shape_.n_heads + h) * shape_.member_floats();
   }

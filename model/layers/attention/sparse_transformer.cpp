@@ -19,7 +19,7 @@
 namespace lintel {
 namespace {
 
-// Which part of its pattern a head sees.
+// The part of its pattern that a head sees.
 struct SparseParts {
   explicit SparseParts(const std::string& part)
       : local(part != "far"), far(part != "local"), by_head(part == "by_head") {}
@@ -118,7 +118,7 @@ class FixedPattern final : public PositionPattern {
   }
 
  private:
-  // Of a block.
+  // The first column of a block that the head sees.
   std::size_t first_column(std::size_t h) const {
     return stride_ - (h % column_groups_ + 1) * columns_;
   }

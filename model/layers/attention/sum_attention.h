@@ -145,7 +145,7 @@ class SumAttention final : public AttentionBackend {
       append({.phi_q = map(0, r), .phi_k = phi_k, .v = v_of(r), .out = out_of(r)});
       ++num_drafts_;
     }
-    // Of so many more rows, none is fed without the others.
+    // Feeds the batch if it has no room for `count` more rows, which must be fed together.
     void make_room_for(std::size_t count) {
       const bool is_full =
           rows_.num_rows + count > kMostLinearRows || num_mapped_ + count > 2 * kRowsAtOnce;
@@ -182,15 +182,15 @@ class SumAttention final : public AttentionBackend {
     std::size_t num_drafts_ = 0;
   };
 
-  // What is kept of a draft.
+  // The values kept for a draft.
   struct KeptDraft {
     const float* phi_k;
     const float* v;
   };
   KeptDraft kept_draft(const float* kept) const { return {kept, kept + features()}; }
 
-  // Whether drafts of a run are attended aside: nothing is drawn for the sums of its rows, of which
-  // the last has `end` tokens after it.
+  // True if drafts of a run are attended aside: nothing is drawn for the sums of its rows, the last
+  // of which has `end` tokens after it.
   bool keeps_aside(std::size_t num_drafts, std::int64_t end) const {
     return !map_.is_logarithmic() && end <= kFirstDrawnPosition && num_drafts <= kMostAside;
   }
@@ -242,7 +242,7 @@ class SumAttention final : public AttentionBackend {
       assert(work.size() >= 2 * copied + backend_.width());
       for (std::size_t i = 0; i < count; ++i, kept += backend_.kept_floats()) {
         const KeptDraft draft = backend_.kept_draft(kept);
-        // What is read of the sums is discarded, so any query will do.
+        // The output of the sums is discarded, so any query will do.
         std::copy_n(draft.phi_k, copied, work.data());
         std::copy_n(draft.phi_k, copied, work.data() + copied);
         float* const out = work.data() + 2 * copied;
@@ -264,13 +264,14 @@ class SumAttention final : public AttentionBackend {
     const SumAttention& backend_;
   };
 
-  static constexpr std::size_t kRowsAtOnce = 32;  // whose features lie in scratch
+  static constexpr std::size_t kRowsAtOnce = 32;  // their features lie in scratch
   // Drafts that need no copy of the sums, in one batch: of each of them, phi(q) lies in scratch.
   static constexpr std::size_t kMostAside = std::min(kMostLinearRows, 2 * kRowsAtOnce);
 
   std::size_t features() const { return shape_.n_heads * shape_.n_features; }  // H*C
   std::size_t width() const { return shape_.n_heads * shape_.d_head; }         // H*D
-  // Of a draft: phi(k), v, and a line, without which many of them would share places in a cache.
+  // Floats kept for a draft: phi(k), v, and a line, without which many drafts would share places in
+  // a cache.
   std::size_t kept_floats() const { return features() + width() + FeatureMap::kSlack; }
   std::size_t row_floats() const { return features() + FeatureMap::kSlack; }  // of a row's phi
   std::size_t scratch_floats() const {

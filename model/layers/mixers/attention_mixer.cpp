@@ -34,7 +34,7 @@ void AttentionMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                           MixerScratch& scratch) const {
   const std::size_t count = rows.count();
   if (rows.prefetch != nullptr) {
-    // What attention will read of the states once it has its queries.
+    // Prefetches the memory of the states that attention will read once it has its queries.
     for_each_run(rows.states, [&](std::size_t first, std::size_t /*count*/) {
       rows.prefetch->add(rows.states[first]->read_next());
     });

@@ -114,7 +114,7 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
   kept_.adapted.reserve(max_rows);
   wanted_.reserve(max_rows);
   wanted_adapted_.reserve(max_rows);
-  // Of a large vocabulary few rows want an output.
+  // Outputs of a large vocabulary are not reserved: few rows want one.
   constexpr std::size_t kMostReserved = (std::size_t{16} << 20) / sizeof(float);
   const std::size_t per_row = decoder.head ? decoder.head->out_features() : 0;
   if (max_rows * per_row <= kMostReserved) outputs_ = Matrix(max_rows, per_row);
@@ -125,7 +125,7 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
   prefetch_.reserve(max_rows + kBlocksOfAdapters);
 }
 
-// What a step works on: the first `count` rows of its buffers.
+// The rows of a step and their buffers, of which the first `count` rows are used.
 struct DecoderPass::Rows {
   std::span<const DecoderRow> rows;
   std::size_t count = 0;
@@ -183,7 +183,7 @@ void DecoderPass::embed(std::span<const DecoderRow> rows, DecoderBuffers& buffer
   decoder_.input_norm->apply(x, x);
 }
 
-// What a layer adds to the streams before anything else: the position again, the row of the step.
+// Adds a layer's inputs to the streams before its mixers: the position again, the row of the step.
 void DecoderPass::add_inputs(std::size_t layer, const Rows& at) const {
   DecoderBuffers& buffers = at.buffers;
   const auto add_to_streams = [&](std::size_t r, std::span<const float> row) {
@@ -202,8 +202,8 @@ void DecoderPass::add_inputs(std::size_t layer, const Rows& at) const {
   }
 }
 
-// What a mixer reads, a few rows at a time, so that these are prepared for their product while they
-// are in the first cache. norm: null: the rows themselves.
+// Prepares a mixer's input a few rows at a time, so that these are prepared for their product while
+// they are in the first cache. norm: null: the rows themselves.
 void DecoderPass::prepare(const RowNorm* norm, MatrixView<const float> x, bool keeps_floats,
                           StepThreadPool* team, DecoderBuffers& buffers) const {
   constexpr std::size_t kAtOnce = 4;

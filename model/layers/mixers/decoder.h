@@ -118,13 +118,13 @@ struct Decoder {
   std::vector<std::shared_ptr<const StateLayout>> layouts() const;
   std::vector<const Dense*> products() const;
   std::size_t weight_bytes() const;  // of the embedding, the head and the products
-  // What a token enters the first layer as. out: [E]. REQUIRES: token in 0 .. V-1; a position that
-  // there is.
+  // Embeds a token as input of the first layer. out: [E]. REQUIRES: token in 0 .. V-1; a position
+  // that there is.
   void embed(std::int32_t token, std::int64_t position, std::span<float> out) const;
 };
 
-// What a checkpoint predicts beyond the next token with layers of its own, Qwen3.5's multi-token
-// prediction ("mtp"). h_i: what the model's head reads after token i.
+// Layers of a checkpoint that predict beyond the next token, Qwen3.5's multi-token prediction
+// ("mtp"). h_i: the input of the model's head after token i.
 //
 //   x_i = in([embedding_norm(embedding[token i + 1]), hidden_norm(h_i)])
 //   g_i = what the layers make of x_i;  token i + 2 is expected where head(g_i) is largest
@@ -156,7 +156,7 @@ class DecoderBuffers {
   DecoderBuffers(const Decoder& decoder, std::size_t max_rows);
 
   std::size_t max_rows() const { return x_.rows(); }
-  // What the head reads after the last step: [rows that wanted an output or to be kept, E].
+  // The head's inputs in the last step: [rows that wanted an output or to be kept, E].
   MatrixView<const float> hidden() { return last_.values().rows_from(0, kept_.rows.size()); }
 
  private:
@@ -168,7 +168,7 @@ class DecoderBuffers {
   DenseInput exact_;        // [max_rows, E] what a mixer reads, in f32
   DenseInput input_;        // the same of the weight type, where that is another one
   DenseInput last_;         // [max_rows, what the head reads], of its type
-  DenseInput wanted_last_;  // those rows of last_ that want an output, where not all do
+  DenseInput wanted_last_;  // rows of last_ that want an output, where not all do
   Matrix outputs_;          // [rows that want one, V], which grows
   std::vector<LayerState*> states_;
   std::vector<std::int64_t> row_positions_;

@@ -24,7 +24,7 @@ std::size_t matrix_floats_of(const GatedDeltaShape& shape) {
 // Const and shareable between threads; outlives the states that it makes, which hold a reference.
 class GatedDelta::Layout final : public RecurrentLayout {
  public:
-  // Of a draft its rows of q, k, v before the convolution are kept, and its rates.
+  // A draft keeps its rows of q, k, v before the convolution, and its rates.
   Layout(const GatedDeltaShape& of, GatedDeltaWeights packed)
       : RecurrentLayout(matrix_floats_of(of) + (of.taps - 1) * of.channels(),
                         of.channels() + of.rates()),
@@ -103,7 +103,7 @@ class GatedDeltaState final : public RecurrentState {
     }
   }
 
-  // Where q and k have another activation than v.
+  // Applies the activation of q and k where it differs from that of v.
   void activate(std::span<float> head, bool is_key) const {
     if (!is_key) return silu(head);
     if (shape_.key_activation == KeyActivation::kEluPlusOne) elu_plus_one(head, head);

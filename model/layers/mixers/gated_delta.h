@@ -13,7 +13,7 @@
 
 namespace lintel {
 
-// What q and k pass after the convolution.
+// Steps that q and k pass after the convolution.
 enum class KeyActivation { kIdentity, kSilu, kRelu, kEluPlusOne };
 enum class KeyNorm {
   kLength,  // x / sqrt(sum x^2 + 1e-6) of each head
@@ -26,19 +26,19 @@ struct GatedDeltaShape {
   std::size_t key_width = 0;    // DK of a head
   std::size_t value_width = 0;  // DV of a head
   std::size_t taps = 0;         // K of the convolution
-  // Which key head value head j reads: j / (HV / HK), or j % HK as GGUF files order them.
+  // Value head j reads key head j / (HV / HK); true: j % HK, as GGUF files order them.
   bool key_heads_are_tiled = false;
   KeyActivation key_activation = KeyActivation::kSilu;
   KeyNorm key_norm = KeyNorm::kLength;
   bool has_rate = true;    // else sigmoid(b) is 1
-  float most_rate = 1.0f;  // what sigmoid(b) is multiplied by: 2 lets eigenvalues be negative
+  float most_rate = 1.0f;  // the factor of sigmoid(b): 2 lets eigenvalues be negative
   bool has_decay = true;   // else d is 1
   bool has_gate = true;
 
   std::size_t keys() const { return key_heads * key_width; }
   std::size_t values() const { return value_heads * value_width; }
   std::size_t channels() const { return 2 * keys() + values(); }  // C of the convolution
-  // Of each row: b where there is a rate, then a where there is a decay.
+  // Rates of each row: b where there is a rate, then a where there is a decay.
   std::size_t rates() const { return (has_rate ? value_heads : 0) + (has_decay ? value_heads : 0); }
   std::size_t key_head_of(std::size_t value_head) const {
     return key_heads_are_tiled ? value_head % key_heads : value_head / (value_heads / key_heads);

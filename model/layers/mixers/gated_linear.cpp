@@ -27,7 +27,7 @@ std::size_t tail_floats_of(const GatedLinearShape& shape) {
 // Const and shareable between threads; outlives the states that it makes, which hold a reference.
 class GatedLinear::Layout final : public RecurrentLayout {
  public:
-  // Of a draft its rows of q, k, v before the convolution are kept, and its decays.
+  // A draft keeps its rows of q, k, v before the convolution, and its decays.
   Layout(const GatedLinearShape& of, GatedLinearWeights packed)
       : RecurrentLayout(matrix_floats_of(of) + tail_floats_of(of),
                         of.channels() + (packed.decay ? packed.decay->out_features() : 0)),

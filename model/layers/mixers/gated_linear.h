@@ -88,8 +88,8 @@ class GatedLinear final : public Mixer {
 
  private:
   class Layout;
-  // What is summed: q, k and v [rows, channels()] before the convolution, and decays [rows, HKV DK]
-  // or [rows, 0].
+  // The inputs of the recurrence: q, k and v [rows, channels()] before the convolution, and decays
+  // [rows, HKV DK] or [rows, 0].
   MatrixView<float> map_heads(MatrixView<float> in, MixerScratch& scratch) const;
   void rotate(const MixerRows& rows, MatrixView<float> in) const;
   MatrixView<float> decays(const MixerRows& rows, MixerScratch& scratch) const;

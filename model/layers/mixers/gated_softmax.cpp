@@ -140,7 +140,7 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
     auto& cache = static_cast<KvCache&>(*rows.states[first]);
     cache.begin_run(length);
     for (std::size_t r = first; r < first + length;) {
-      // In a window a page at a time, so that those before it can go.
+      // A window takes a page at a time, so that earlier pages can be released.
       const std::size_t left = first + length - r;
       const std::size_t of_page = kKvPage - cache.length() % kKvPage;
       const std::size_t fed = shape_.window == SIZE_MAX ? left : std::min(left, of_page);

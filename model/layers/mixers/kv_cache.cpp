@@ -170,7 +170,7 @@ void KvCache::load(std::int64_t position, StateReader& reader) {
 
 std::size_t KvCacheLayout::state_bytes(std::int64_t num_tokens) const {
   if (num_tokens > INT32_MAX && window_ > INT32_MAX) return SIZE_MAX;
-  // What is less does not overflow.
+  // Smaller numbers of tokens do not overflow.
   const auto tokens = static_cast<std::size_t>(std::min<std::int64_t>(num_tokens, INT32_MAX));
   return bytes_of_pages(shape_, std::min(pages_of(tokens), most_pages(window_)));
 }

@@ -54,7 +54,7 @@ class KvCache final : public LayerState {
 
  private:
   std::byte* writable(std::size_t page);
-  // Of a page of a cache of so many positions: StateWriter::block's `end`.
+  // StateWriter::block's `end` for a page of a cache of `length` positions.
   std::int64_t full_at(std::size_t page, std::size_t length) const;
 
   const KvShape& shape_;

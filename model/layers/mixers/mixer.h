@@ -61,7 +61,7 @@ class MixerScratch {
   std::map<Key, Input> inputs_;
 };
 
-// Of the rows of a step those that a mixer leaves something of.
+// The rows of a step whose results a mixer writes.
 struct KeptRows {
   std::vector<std::uint32_t> rows;  // ascending
   AdaptedRows adapted;              // by their places in `rows`
@@ -82,7 +82,7 @@ struct MixerRows {
   const AdaptedRows* adapted = nullptr;  // which rows have adapters; null: none
   PrefetchList* prefetch = nullptr;      // for the next apply(), which empties it; null: nothing
   const KeptRows* kept = nullptr;        // null: all; else of a mixer that can_leave_out() rows
-  StepThreadPool* team = nullptr;        // whose leader is this thread; null: this thread alone
+  StepThreadPool* team = nullptr;        // its leader is this thread; null: this thread alone
   StepObserver* observer = nullptr;
 
   bool has_adapters() const { return adapted != nullptr && !adapted->empty(); }
@@ -128,12 +128,12 @@ class Mixer {
  public:
   virtual ~Mixer() = default;
 
-  // What it keeps of a sequence; null: nothing.
+  // The layout of its state of a sequence; null: it keeps none.
   virtual std::shared_ptr<const StateLayout> layout() const { return nullptr; }
   virtual bool keeps_state() const { return layout() != nullptr; }
-  // Whether it reads MixerRows::normed or exact where no row has an adapter.
+  // True if it reads MixerRows::normed or exact where no row has an adapter.
   virtual bool reads_floats() const { return true; }
-  // Whether it can leave out the rows of add_to that are not read.
+  // True if it can leave out the rows of add_to that are not read.
   virtual bool can_leave_out() const { return false; }
   // add_to += what it makes of the rows. add_to: [rows, E]; of `kept` those alone. It may lie where
   // the rows came from, but not where they are.

@@ -8,7 +8,7 @@ void Mlp::step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& sc
   DenseInput& hidden = this->hidden(count, scratch);
   const MatrixView<float> values = hidden.values().rows_from(0, count);
   bool is_prepared = false;
-  if (rows.has_adapters()) {  // what they add comes before the activation
+  if (rows.has_adapters()) {  // their outputs are added before the activation
     rows.apply(linear1_, rows.input, rows.normed, values, Dense::Output::kStoreUnfused);
     linear1_.fuse(values);
   } else {

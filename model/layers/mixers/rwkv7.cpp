@@ -11,7 +11,7 @@
 namespace lintel {
 namespace {
 
-// Of Rwkv7Weights::mix.
+// Rows of Rwkv7Weights::mix.
 enum Mix : std::size_t { kOfR, kOfW, kOfK, kOfV, kOfA, kOfG, kMixes };
 
 constexpr float kMostDecay = 0.60653065971263342f;  // exp(-1/2)
@@ -34,15 +34,15 @@ class ShiftState final : public RecurrentState {
   }
 };
 
-// What row r is mixed with: the row before it in its sequence, which is another row or in its
-// state. REQUIRES: no state has been fed.
+// The row that row r is mixed with, the one before it in its sequence: another row of the step, or
+// the state's last row. REQUIRES: no state has been fed.
 template <typename State>
 std::span<const float> row_before(const MixerRows& rows, std::size_t r) {
   if (r > 0 && rows.states[r] == rows.states[r - 1]) return rows.normed.row(r - 1);
   return static_cast<const State&>(*rows.states[r]).last();
 }
 
-// What a token does to S and reads of it, [E] each; those that are kept of a draft come first.
+// The inputs of the tokens to S, [E] each; those that are kept of a draft come first.
 struct Tokens {
   static constexpr std::size_t kKept = 6;
   MatrixView<const float> h, decay, unit_key, key, erase, v;
@@ -141,7 +141,7 @@ class ShiftLayout final : public RecurrentLayout {
   }
 };
 
-// What products read of a row mixed with the one before it.
+// Rows mixed with the ones before them, as products read them.
 struct Mixed {
   const Matrix* mix = nullptr;     // [1, E]
   DenseInput* served = nullptr;    // for r, k and v; else null
@@ -182,7 +182,7 @@ std::vector<const Dense*> Rwkv7TimeMixer::products() const {
   return all;
 }
 
-// Of the rows of a step, [rows, E] each.
+// Values of the rows of a step, [rows, E] each.
 struct Rwkv7TimeMixer::Values {
   MatrixView<float> r, w, k, v, a, g;
   MatrixView<float> first_value;  // not of layer 0
@@ -191,7 +191,7 @@ struct Rwkv7TimeMixer::Values {
 
 void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                           MixerScratch& scratch) const {
-  std::size_t place = kMixes;  // those before are of project()
+  std::size_t place = kMixes;  // earlier places are of project()
   const auto matrix = [&] { return scratch.matrix(place++, rows.count(), rows.normed.cols()); };
   const Values values = {.r = matrix(),
                          .w = matrix(),

@@ -15,11 +15,11 @@ class Swiglu final : public Mixer {
   // gate_up: [2 F, E], gate above up; down: [E, F].
   Swiglu(Dense gate_up, Dense down) : gate_up_(std::move(gate_up)), down_(std::move(down)) {}
 
-  // Of the first y.rows() rows of input, without adapters. y: [rows, E]. Uses matrix 0 and input 0
-  // of scratch.
+  // Computes the first y.rows() rows of input, without adapters. y: [rows, E]. Uses matrix 0 and
+  // input 0 of scratch.
   void apply(const DenseInput& input, MatrixView<float> y, StepThreadPool* team,
              MixerScratch& scratch) const;
-  // Of all rows of a step, with their adapters.
+  // Computes all rows of a step, with their adapters.
   void apply(const MixerRows& rows, MatrixView<float> y, Dense::Output output,
              MixerScratch& scratch) const;
   void reserve(std::size_t rows, MixerScratch& scratch) const override;

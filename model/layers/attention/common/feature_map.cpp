@@ -92,7 +92,7 @@ float squared_length(const float* x, size_t n) {
 
 void taylor1(const float* x, size_t d_head, float* phi) {
   phi[0] = 1.0f;
-  // In this order NaN stays NaN.
+  // This order of operands keeps NaN.
   scale_row(x, d_head, 1.0f / std::max(std::sqrt(squared_length(x, d_head)), 1e-12f), phi + 1);
 }
 

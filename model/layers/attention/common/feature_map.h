@@ -45,7 +45,8 @@ class FeatureMap {
   // x_i x_j for i < j stands for two that are each 1/sqrt(2) of it.
   std::size_t num_features() const { return num_features_; }
   static std::size_t num_features(const Options& options);
-  // Whether apply() gives the logarithm of phi: exp and favor, whose values span more than a float.
+  // True if apply() returns the logarithm of phi: exp and favor, whose values exceed a float's
+  // range.
   bool is_logarithmic() const;
 
   // Floats beyond the last feature that apply() may write to.

@@ -25,7 +25,7 @@ class History {
   explicit History(std::size_t page_floats) : page_floats_(page_floats), pages_(page_floats) {}
 
   std::size_t length() const { return length_; }
-  // Where the position lies, and its place there.
+  // The page that holds the position, and the position's slot in it.
   float* page_of(std::size_t position) { return pages_.page(position / kPage); }
   const float* page_of(std::size_t position) const { return pages_.page(position / kPage); }
   static std::size_t slot_of(std::size_t position) { return position % kPage; }
@@ -52,12 +52,12 @@ class History {
   std::size_t bytes() const { return pages_.bytes(); }
   // bytes() of so many positions; SIZE_MAX where no history can hold them.
   static std::size_t bytes_of(std::int64_t num_positions, std::size_t page_floats) {
-    if (num_positions > INT32_MAX) return SIZE_MAX;  // what is less does not overflow
+    if (num_positions > INT32_MAX) return SIZE_MAX;  // smaller numbers do not overflow
     return PagedArray<float>::bytes_of(num_pages(static_cast<std::size_t>(num_positions)),
                                        page_floats);
   }
 
-  // As LayerState::save and load, of `length` positions then: whole pages.
+  // Save and load as LayerState does, of `length` positions then: whole pages.
   void save(std::size_t since, StateWriter& writer) const {
     assert(since <= length_);
     writer.value<std::uint64_t>(since);

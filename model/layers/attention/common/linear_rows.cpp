@@ -25,7 +25,7 @@ namespace {
 struct Head {
   const LinearAttentionRow* rows;
   size_t count, num_unread, num_kept;
-  size_t feature, at;   // where the head's features and its columns of v and out begin
+  size_t feature, at;   // the beginnings of the head's features and of its columns of v and out
   const float* scales;  // [count]
 };
 

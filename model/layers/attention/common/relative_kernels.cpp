@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kTile = 64;  // slots, distances, and positions between the borders of sums
 
-// Where a slot lies in one head's ring.
+// The place of a slot in one head's ring.
 struct RelativeSlot {
   RelativeSlot(const RelativeShape& shape, std::size_t slot)
       : column(slot % kTile),
@@ -34,7 +34,7 @@ struct RelativeSlot {
 
   std::size_t column;  // of its tile
   std::size_t width;   // columns of that tile: what a key's features are apart
-  std::size_t tile;    // where it begins
+  std::size_t tile;    // its beginning
   std::size_t key;     // feature 0
   std::size_t value;
 };

@@ -15,7 +15,7 @@ struct RelativeShape {
   std::size_t n_heads = 0;    // H
   std::size_t d_head = 0;     // D = M
   std::size_t ring = 0;       // positions that are kept: position s is in slot s % ring
-  std::size_t distances = 0;  // that differ: one further away counts as distances - 1
+  std::size_t distances = 0;  // different ones: one further away counts as distances - 1
 };
 
 // The ring of all heads, [H, 2 * D * ring]. Of a head the slots lie in tiles of 64, the last of

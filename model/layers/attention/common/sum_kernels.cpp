@@ -107,9 +107,9 @@ void AddDrawn(const float* delta, uint32_t first, float* x, size_t n) {
   });
 }
 
-// How sums are rounded: to the nearest number, or by draws, of which draw i is that of column i of
-// all rows of S, mirrored in every other one. Draws of its own for each row would cost as much as
-// all the rest.
+// Rounding of sums: to the nearest number, or by random draws. Draw i serves column i of all rows
+// of S, mirrored in every other row. Draws of its own for each row would cost as much as all the
+// rest.
 struct Nearest {};
 struct Drawn {
   uint32_t first;
@@ -159,7 +159,7 @@ struct Columns {
   V draws[kDrawn ? kVectors : 1];
 };
 
-// Those from `column` on.
+// Updates and reads the columns of S from `column` on.
 template <size_t kVectors, class Rounding, class D>
 HWY_INLINE void update_and_read(D d, Rounding rounding, size_t column, const HeadShape& shape,
                                 const float* phi_q, const float* phi_k, const float* v, float scale,

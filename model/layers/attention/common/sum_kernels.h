@@ -51,17 +51,17 @@ struct LinearAttentionRows {
   const LinearAttentionRow* rows = nullptr;
   std::size_t num_rows = 0;  // at most kMostLinearRows
   std::size_t num_unread = 0;
-  std::size_t num_kept = 0;  // those unread included
+  std::size_t num_kept = 0;  // unread rows included
 };
 inline constexpr std::size_t kMostLinearRows = 64;
 
-// With the bits of that many linear_attention_step before kFirstDrawnPosition: a part of S stays in
+// Has the bits of that many linear_attention_step before kFirstDrawnPosition: a part of S stays in
 // registers while all tokens pass by. work: linear_rows_floats(), where some do not stay.
 void linear_attention_rows(const SumShape& shape, const LinearAttentionRows& rows, float* s,
                            float* z, float* work);
 std::size_t linear_rows_floats(const SumShape& shape);
 
-// How relative_attention_step reads the sums.
+// The formula by which relative_attention_step reads the sums.
 enum class SumReading {
   kByRow,     // linear attention: phi_q^T S / (phi_q^T Z + eps)
   kByChannel  // Efficient Attention (Shen et al. 2018): sum over c of softmax(q)_c S_c / Z_c

@@ -172,7 +172,7 @@ template <class RowOf>
 HWY_INLINE HWY_MAYBE_UNUSED void add_softmax_block(float* p, size_t n, size_t computed,
                                                    size_t width, RowOf&& row, float* max,
                                                    float* sum, float* out) {
-  // What is no score: its weight becomes exactly 0.
+  // Padding beyond the scores: its weights become exactly 0.
   for (size_t i = n; i < computed; ++i) p[i] = std::numeric_limits<float>::lowest();
   const float largest = largest_of_vectors(p, computed);
   float factor = 1.0f;
