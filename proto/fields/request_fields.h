@@ -63,7 +63,7 @@ struct RequestField {
   std::string_view name;  // in lintel.v1.GenerateRequest, with the messages that it is in
   FieldType type;
   FieldRange range;
-  std::string_view values;         // where they are no range: what the documentation says of them
+  std::string_view values;         // without a range: the values in the documentation
   std::string_view default_value;  // as the documentation says it; empty: none
   std::string_view help;           // a phrase
 
@@ -72,7 +72,7 @@ struct RequestField {
   FieldName responses;       // of /v1/responses
   FieldName kserve;          // the parameter of the Open Inference Protocol
   FieldName cli;             // the flag of `lintel generate`
-  std::string_view metavar;  // what stands for its value there
+  std::string_view metavar;  // the placeholder of its value there
   FieldName python;          // the keyword of generate()
   FieldName page;            // the label on the page of the server
 

@@ -11,17 +11,17 @@ struct UnservedMember {
   enum Api : unsigned { kCompletions = 1, kChat = 2, kResponses = 4, kAny = 7 };
 
   std::string_view name;
-  unsigned apis = kAny;             // that refuse it
+  unsigned apis = kAny;             // the APIs that refuse it
   std::string_view neutral = "[]";  // values that ask for nothing, as a list of JSON
-  std::string_view instead = {};    // what is served in its place; empty: nothing
+  std::string_view instead = {};    // the served member in its place; empty: none
 };
 
 inline constexpr UnservedMember kUnservedMembers[] = {
-    // Of samples.
+    // The number of samples.
     {"best_of", UnservedMember::kChat | UnservedMember::kResponses, "[1]"},
     {"use_beam_search", UnservedMember::kAny, "[false]"},
     {"num_beams", UnservedMember::kAny, "[1]"},
-    // Of samplers.
+    // Kinds of samplers.
     {"typical_p", UnservedMember::kAny, "[0, 1]"},
     {"typical", UnservedMember::kAny, "[0, 1]"},
     {"tfs", UnservedMember::kAny, "[1]"},
@@ -50,7 +50,7 @@ inline constexpr UnservedMember kUnservedMembers[] = {
     {"custom_token_bans", UnservedMember::kAny, R"(["", []])", "logit_bias"},
     {"logits_processors", UnservedMember::kAny, "[[]]"},
     {"ban_eos_token", UnservedMember::kAny, "[false]", "ignore_eos"},
-    // Of how much is read and written.
+    // Lengths of prompts and answers.
     {"n_predict", UnservedMember::kAny, "[-1]", "max_tokens"},
     {"max_new_tokens", UnservedMember::kAny, "[-1]", "max_tokens"},
     {"truncate_prompt_tokens", UnservedMember::kAny},
@@ -61,7 +61,7 @@ inline constexpr UnservedMember kUnservedMembers[] = {
     {"images", UnservedMember::kAny, "[[]]"},
     {"image_data", UnservedMember::kAny, "[[]]"},
     {"lora", UnservedMember::kAny, "[[]]", "adapter"},
-    // Of the form of an answer.
+    // The form of an answer.
     {"json_schema", UnservedMember::kAny, "[{}]", "response_format of chats"},
     {"regex", UnservedMember::kAny, R"([""])", "structured_outputs of chats"},
     {"ebnf", UnservedMember::kAny, R"([""])", "structured_outputs of chats"},
