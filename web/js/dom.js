@@ -38,7 +38,7 @@ export function options(select, entries, chosen) {
   select.replaceChildren(...entries.map(([value, text]) => h('option', { value, selected: value === chosen }, text)));
 }
 
-// Which of the radio buttons in `fieldset` is on.
+// The value of the checked radio button in `fieldset`.
 export const chosen = (fieldset) => fieldset.querySelector(':checked').value;
 
 // A status line: an event, or a failure, which looks like one.
@@ -50,7 +50,7 @@ export function tellFailure(status, text) {
   status.dataset.state = 'bad';
   status.textContent = text;
 }
-// Of an error: what was stopped has not failed.
+// Shows an error; a call that was stopped has not failed.
 export function tellError(status, error) {
   if (error.code === 'canceled') tell(status, 'stopped');
   else tellFailure(status, error.message);

@@ -25,7 +25,7 @@ export function whole(value) {
   return Math.round(Number(value)).toLocaleString('en');
 }
 
-// Of 2^log2: 34 %, 0.2 %, < 0.01 %.
+// The percentage of 2^log2: 34 %, 0.2 %, < 0.01 %.
 export function percent(log2) {
   const share = 100 * 2 ** log2;
   if (share < 0.01) return '< 0.01 %';

@@ -2,7 +2,7 @@
 // A question before something is lost.
 import { byId } from './dom.js';
 
-// Whether the answer is yes.
+// Asks, and resolves to true if the answer is yes.
 export function confirm(text, yes) {
   const dialog = byId('question');
   byId('question-text').textContent = text;

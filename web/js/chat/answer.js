@@ -35,7 +35,7 @@ export function takeEvent(answer, event) {
   if (['response.completed', 'response.incomplete', 'response.failed'].includes(type)) takeEnd(answer, event.response);
 }
 
-// Of a response as the server keeps it.
+// The answer in a response as the server keeps it.
 export function answerOf(response) {
   const answer = emptyAnswer();
   for (const item of response.output) {

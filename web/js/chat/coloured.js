@@ -23,7 +23,7 @@ export class ColouredText {
   #note = h('p', { class: 'hint' });
   element = h('div', {}, this.#text, this.#note);
 
-  // What is there already stays: most characters do not change.
+  // Unchanged spans stay: most characters do not change.
   update(answer) {
     const now = (this.#characters = coloured(answer));
     while (this.#spans.length > now.length) this.#spans.pop().remove();

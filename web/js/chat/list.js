@@ -23,7 +23,7 @@ export class ConversationList {
   // current: the id of the one that is shown; kept if it is not given.
   async draw(current = this.current) {
     this.current = current;
-    if (this.#renaming && this.#list.querySelector('input')) return; // what is typed stays
+    if (this.#renaming && this.#list.querySelector('input')) return; // typed text stays
     const drawing = ++this.#drawing;
     const words = this.#search.value.trim();
     const [all, found] = await Promise.all([this.store.list(), words && this.store.search(words)]);

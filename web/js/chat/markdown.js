@@ -149,7 +149,7 @@ export class MarkdownView {
     return lexer.lex(text.endsWith('\n') ? text : `${text}\n`); // without it an open block of code is none
   }
 
-  // Of whole lines all blocks but the last stay as they are.
+  // Settles whole lines: all their blocks but the last stay as they are.
   #settle() {
     const end = this.#text.lastIndexOf('\n') + 1;
     if (end <= this.#settled) return;
@@ -158,7 +158,7 @@ export class MarkdownView {
     if (last < 1) return;
     const done = tokens.slice(0, last);
     const length = done.reduce((sum, token) => sum + token.raw.length, 0);
-    // Where the tokens are not the text it is rendered with what follows.
+    // Tokens that differ from the text are rendered with the text after them.
     if (this.#text.slice(this.#settled, this.#settled + length) !== done.map((token) => token.raw).join('')) return;
     this.#links = tokens.links;
     this.#replaceTail(done);

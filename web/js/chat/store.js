@@ -128,7 +128,7 @@ export class ConversationStore {
     });
   }
 
-  // With it, members of its conversation.
+  // Saves a turn, and with it members of its conversation.
   saveTurn({ answer: { tokens, ...answer }, ...turn }, members = {}) {
     return this.#change(turn.conversation, async (conversations, turns, conversation) => {
       await turns.put({ ...turn, answer });

@@ -24,7 +24,7 @@ export class ChatTree {
     return turn;
   }
 
-  // It and all that follows it. Gives the turns.
+  // Removes a turn and all that follows it. Returns the turns.
   remove(id) {
     const turn = this.get(id);
     const removed = this.children(id).flatMap((child) => this.remove(child.id));

@@ -18,7 +18,7 @@ export class TurnCard {
   #thinking = h('summary');
   #reasoning = h('details', { class: 'thought', hidden: true }, this.#thinking, h('p', {}, this.#thought));
   #calls = h('div', { class: 'column' });
-  #drawnCalls; // what of them is drawn
+  #drawnCalls; // the calls as drawn
   #note = h('p', { class: 'hint' });
   #error = h('p', { class: 'status', 'data-state': 'bad' });
   #siblings = h('div', { class: 'row siblings', hidden: true });
@@ -27,7 +27,7 @@ export class TurnCard {
   #isLate = false; // something came in that time
   isRunning = false;
   hasColours = false; // of probability
-  progress = ''; // what happens before the first token
+  progress = ''; // events before the first token
 
   // on: {again, edit, branch, remove}, each called with the turn; {results(turn, contents)}: of its calls; {go(turn)}: to
   // another answer; {drawn()}: the card has changed.
@@ -77,7 +77,7 @@ export class TurnCard {
     );
   }
 
-  // It has changed, and more comes: drawn with the next frame, or later where drawing takes long.
+  // Draws a change, after which more come, with the next frame, or later where drawing takes long.
   changed() {
     if (this.#pending) {
       this.#isLate = true;

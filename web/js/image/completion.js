@@ -12,7 +12,7 @@ export function firstKnown(image, hidden, startToken) {
 
 const pixels = (image, from, to) => ({ pixels: toBase64(image.subarray(from, to)) });
 
-// Of what is known in [first, end), at its positions.
+// The known pixels in [first, end), at their positions.
 const givenSpans = (image, hidden, first, end) =>
   knownRuns(hidden, first, end).map(([from, to]) => ({ position: from, values: pixels(image, from, to) }));
 
@@ -36,8 +36,8 @@ export function segmentRequest(image, hidden, first, end) {
   };
 }
 
-// In bits, of a distribution of which the likeliest tokens are known: what is left is taken to be spread evenly over
-// `others` tokens, so that this is never too little by what was cut off.
+// The entropy in bits of a distribution of which the likeliest tokens are known: the rest is taken to be spread
+// evenly over `others` tokens, so that this is never too little by the part that was cut off.
 export function entropy(log2Probs, others) {
   let rest = 1;
   let bits = 0;
@@ -94,13 +94,14 @@ export class Completion {
     return came;
   }
 
-  // How unsure the model was of each pixel, in bits: the mean of the entropies of the samples; NaN where none was drawn.
+  // The model's uncertainty at each pixel, in bits: the mean of the entropies of the samples; NaN where none was
+  // drawn.
   entropies() {
     return this.entropySums.map((sum, i) => (this.entropyCounts[i] > 0 ? sum / this.entropyCounts[i] : NaN));
   }
 
-  // How far the samples are apart at each pixel: the standard deviation of grey levels, 0 to 127.5; NaN where nothing
-  // was hidden or less than two samples are there.
+  // The spread of the samples at each pixel: the standard deviation of grey levels, 0 to 127.5; NaN where nothing was
+  // hidden or less than two samples are there.
   spreads() {
     const out = new Float32Array(this.hidden.length).fill(NaN);
     for (let i = 0; i < out.length; ++i) {

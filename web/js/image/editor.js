@@ -5,7 +5,7 @@ import { say } from '../dom.js';
 const CELL = 14; // canvas pixels for each pixel of the image
 const HISTORY = 30;
 
-// What a brush does at (x, y): near is 1 at its middle, less around it.
+// The effect of a brush at (x, y): near is 1 at its middle, less around it.
 const BRUSHES = {
   hide: (editor, i) => (editor.hidden[i] = 1),
   show: (editor, i) => (editor.hidden[i] = 0),

@@ -2,7 +2,7 @@
 // A picture of any size as a digit of a model: grey levels, light on dark, scaled and centred as those of MNIST are
 // (the ink in a box of 20 of 28 pixels, its centre of mass in the middle; http://yann.lecun.com/exdb/mnist).
 
-// Of RGBA bytes, on black where they are transparent.
+// Grey levels of RGBA bytes, on black where they are transparent.
 export function greyLevels(rgba) {
   const out = new Float32Array(rgba.length / 4);
   for (let i = 0; i < out.length; ++i) {
@@ -12,7 +12,7 @@ export function greyLevels(rgba) {
   return out;
 }
 
-// Whether the border is light: dark ink on paper.
+// True if the border is light: dark ink on paper.
 export function hasLightBorder(grey, width, height) {
   const border = [];
   for (let x = 0; x < width; ++x) border.push(grey[x], grey[(height - 1) * width + x]);

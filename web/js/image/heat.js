@@ -24,7 +24,7 @@ export class HeatMap {
     this.canvas.addEventListener('pointerleave', () => (this.#note.textContent = this.#summary));
   }
 
-  // Of completions whose distributions are unknown.
+  // Selects the spread, for completions whose distributions are unknown.
   useSpread() {
     this.#of.querySelector('[value=spread]').checked = true;
   }

@@ -9,10 +9,10 @@ const SLOW = 700; // pixels a second in slow motion, of all completions together
 export class Results {
   canvases = [];
   #captions = [];
-  #queue = []; // what came and is not shown yet: [[sample, position], ...]
+  #queue = []; // pixels that came and are not shown yet: [[sample, position], ...]
   #frame;
   #budget = 0; // pixels that slow motion may show by now
-  #last; // when it was last asked
+  #last; // the time of the last frame
 
   // drawn(): after each frame.
   constructor(drawn) {
@@ -39,7 +39,7 @@ export class Results {
     this.animate();
   }
 
-  // What came is shown at most once a frame; in slow motion a part of it.
+  // Draws new pixels at most once a frame; in slow motion a part of them.
   animate() {
     this.#frame ??= requestAnimationFrame((now) => {
       this.#frame = undefined;

@@ -3,7 +3,7 @@
 
 export const SEGMENT = 56; // tokens of a call, which share a point of the curve: two rows of a digit
 
-// What is slow was held up by something else, for nothing runs faster than it can: of several laps the fastest counts,
+// A slow lap was held up by something else, for nothing runs faster than it can: of several laps the fastest counts,
 // at each position by itself.
 export class LapClock {
   #fastest = new Map(); // first position of a segment -> {end, micros a token}

@@ -18,7 +18,7 @@ import { create, get, remove } from '../wire/responses.js';
 const TOP = 5; // alternatives of a token
 const SAVED_EVERY = 2000; // ms, while an answer comes
 const NEAR = 40; // pixels from its end: the view follows
-const ROWS = 12; // that a message is seen with, at most
+const ROWS = 12; // of a message at most
 const LAST = 'lintel-conversation'; // of the tab's session storage: the id of the conversation that is shown
 const EARLIER = 'lintel-chat'; // of the tab's session storage: the list of earlier versions
 
@@ -150,7 +150,7 @@ export function start() {
     list.draw(shown.id);
   }
 
-  // What earlier versions kept in this tab.
+  // Imports conversations that earlier versions kept in this tab.
   async function takeOver() {
     const earlier = earlierConversations(sessionStorage.getItem(EARLIER));
     for (const { conversation, turns } of earlier) {
@@ -226,7 +226,7 @@ export function start() {
     list.draw();
   }
 
-  // They may be gone.
+  // Removes responses, which may be gone.
   function removeResponses(turns) {
     for (const { response } of turns) if (response) remove(response).catch(() => {});
   }
@@ -255,7 +255,7 @@ export function start() {
     drawContext();
   }
 
-  // How much of the model's context the conversation takes.
+  // Draws the part of the model's context that the conversation takes.
   function drawContext() {
     const { usage } = shown.tree.get(shown.tree.current)?.answer ?? {};
     const used = usage ? usage.input_tokens + usage.output_tokens : 0;
@@ -328,7 +328,7 @@ export function start() {
       card.progress = what;
       card.changed();
     });
-    let first; // when the first piece came
+    let first; // the time of the first piece
     let saved = performance.now();
     try {
       for await (const events of eventsAfter(conversation, turn, body, abort.signal)) {
@@ -380,7 +380,7 @@ export function start() {
     if (!turn.answer.content || turn.answer.finish) saving.then(() => list?.draw(shown.id));
   }
 
-  // There is no answer: what was asked can be sent again.
+  // Forgets a turn without an answer: its question can be sent again.
   function forget(conversation, { id, asked, answer }) {
     conversation.tree.remove(id);
     if (answer.error) tellFailure(status, answer.error);
@@ -398,7 +398,7 @@ export function start() {
       while ((found = await get(response)).status === 'in_progress') await new Promise((go) => setTimeout(go, 500));
       answer = answerOf(found);
     } catch {
-      // It is gone, or the server is.
+      // The response is gone, or the server is.
     }
     loading.delete(id);
     const turn = opened.get(conversation.id)?.tree.get(id); // another tab may have changed it

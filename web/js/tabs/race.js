@@ -20,7 +20,7 @@ export function start() {
   const time = new Chart({ title: 'Microseconds a token', xTitle: 'position', format: digits });
   const memory = new Chart({ title: 'Bytes of state', xTitle: 'position', format: bytes });
   let all = []; // lanes
-  let lanes = []; // those that take part
+  let lanes = []; // the lanes that take part
   let image;
   let running; // an AbortController
 
@@ -44,7 +44,7 @@ export function start() {
       if (models.length === 0) throw new Error('this server has no model of grey images');
       const size = (model) => `${model.image.width}x${model.image.height}`;
       const raced = models.filter((model) => size(model) === size(models[0]));
-      // Those of constant state first.
+      // Models of constant state come first.
       raced.sort((a, b) => Number(b.constantState ?? false) - Number(a.constantState ?? false));
       all = raced.map((model, i) => new Lane(model, i % COLOURS, prepare));
       byId('race-entrants').append(

@@ -7,7 +7,7 @@ import { unary } from '../wire/rpc.js';
 
 const EVERY = 1000; // ms between two looks
 const KEPT = 90; // looks that the curve has
-const SESSIONS = 50; // that are listed
+const SESSIONS = 50; // listed at most
 const LASTS = { DURABILITY_CALL: 'call', DURABILITY_INPUT: 'input', DURABILITY_TOKEN: 'token' };
 
 const made = (model) => Number(model.generatedTokens ?? 0) + Number(model.promptTokens ?? 0);

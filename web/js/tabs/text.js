@@ -13,7 +13,7 @@ import { stream, unary } from '../wire/rpc.js';
 import { deleteSession } from '../wire/sessions.js';
 
 const TOP = 8; // alternatives of a token
-const FIRST = { temperature: 0.8 }; // what fields hold at first; of others the server's default
+const FIRST = { temperature: 0.8 }; // first values of fields; others have the server's default
 
 // A number of the request. Whether it is allowed is the server's to say.
 function fieldOf({ name, label, help, whole, low, isAboveLow, ...field }) {
@@ -168,7 +168,7 @@ export function start() {
     await guarded(() => deleteSession(card.sessionId));
   }
 
-  // What a branch shares with the one that it came from is faint.
+  // Fades the beginning that a branch shares with its parent.
   function mark() {
     for (const card of branches) {
       card.shared = branches.includes(card.from?.card) ? common(card.tokens, card.from.card.tokens) : 0;

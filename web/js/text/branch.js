@@ -52,7 +52,7 @@ export class BranchCard {
     return this.#writing !== undefined;
   }
 
-  // It is written from now on; gives the signal that stops it.
+  // Begins writing; returns the signal that stops it.
   begin() {
     this.#writing = { abort: new AbortController() };
     this.#writing.over = new Promise((resolve) => (this.#writing.end = resolve));

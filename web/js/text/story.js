@@ -4,7 +4,7 @@ import { fromBase64 } from '../wire/base64.js';
 
 const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-// How many bytes the character has that begins with `lead`; 1 for what begins none.
+// The bytes of the character that begins with `lead`; 1 if `lead` begins none.
 function lengthOf(lead) {
   if (lead >= 0xf0 && lead < 0xf8) return 4;
   if (lead >= 0xe0 && lead < 0xf0) return 3;
@@ -12,7 +12,7 @@ function lengthOf(lead) {
   return 1;
 }
 
-// Whether `bytes` end within a character.
+// True if `bytes` end within a character.
 function isCut(bytes) {
   const lead = bytes.findLastIndex((byte) => (byte & 0xc0) !== 0x80);
   if (lead < 0) return false;
@@ -85,7 +85,7 @@ export function take(sequence, { chunks = [] }) {
   }
 }
 
-// How many tokens both begin with.
+// The number of tokens that both begin with.
 export function common(a, b) {
   let n = 0;
   while (n < a.length && n < b.length && a[n].token === b[n].token) ++n;
@@ -98,7 +98,7 @@ export function bitsPerToken(tokens) {
   return sampled.length > 0 ? -sampled.reduce((sum, t) => sum + t.log2, 0) / sampled.length : NaN;
 }
 
-// How surprising a token of this probability is, 0 (certain) to 1 (a thousandth or less).
+// The surprise of a token of this probability, 0 (certain) to 1 (a thousandth or less).
 export function surprise(log2) {
   return Number.isNaN(log2) ? 0 : Math.min(1, -log2 / 10);
 }

@@ -42,7 +42,7 @@ export class EnvelopeReader {
     return out;
   }
 
-  // Of an envelope that is not whole.
+  // The number of bytes of an envelope that is not whole.
   get rest() {
     return this.#used;
   }

@@ -5,13 +5,14 @@ import { unary } from './rpc.js';
 
 export const isLoaded = (model) => model.state === 'MODEL_STATE_READY';
 
-// What the server lists, models that take no requests included; of those that are not loaded with name, version, state
-// and reason alone.
+// The server's models, those that take no requests included; unloaded ones have name, version, state and reason
+// alone.
 export async function listedModels() {
   return (await unary('ModelService/List', { all: true })).models ?? [];
 }
 
-// What requests may name, each once: of several versions the highest that is loaded, else one that a request loads.
+// The models that requests may name, each once: of several versions the highest that is loaded, else one that a
+// request loads.
 export function namedModels(listed) {
   const named = new Map();
   for (const model of listed) {
@@ -22,7 +23,7 @@ export function namedModels(listed) {
 }
 
 let known;
-// What a server that went away listed, another one need not.
+// Another server need not have the models of one that went away.
 onReach((reached) => {
   if (!reached) known = undefined;
 });
@@ -43,7 +44,8 @@ export function stateName(model) {
   return model.loadsOnRequest ? 'loads on request' : 'not loaded';
 }
 
-// Those that this page can draw with: grey images of at most 256 levels. The paper's own kind first, the largest ahead.
+// Models that this page can draw with: grey images of at most 256 levels. The paper's own kind first, the largest
+// ahead.
 export async function imageModels() {
   const fit = (await models()).filter((m) => m.modality === 'image' && m.image.channels === 1 && m.vocabSize <= 256);
   const own = (m) => Number(attentionName(m) === 'linear');
@@ -52,12 +54,12 @@ export async function imageModels() {
   );
 }
 
-// Those of text, and those that are not loaded, of which nothing is known.
+// Models of text, and those that are not loaded, of which nothing is known.
 export async function textModels() {
   return (await models()).filter((m) => m.tokenizer || !isLoaded(m));
 }
 
-// Those with a chat template, and those that are not loaded.
+// Models with a chat template, and those that are not loaded.
 export async function chatModels(again = false) {
   return (await models(again)).filter((m) => m.samplingDefaults || !isLoaded(m));
 }

@@ -18,14 +18,15 @@ export function onReach(listener) {
   return () => listeners.delete(listener);
 }
 
-// What a call has found.
+// Records whether a call reached a server.
 export function noteReach(now) {
   if (now === reached) return;
   reached = now;
   for (const listener of [...listeners]) listener(now);
 }
 
-// Of the status of an answer to a call, which may have it from the server itself: those of AWAY say nothing.
+// Records the status of an answer to a call: a server is reached, unless it is one of AWAY, which may come from
+// elsewhere.
 export function noteStatus(status) {
   if (!AWAY.includes(status)) noteReach(true);
 }
@@ -67,8 +68,8 @@ const back = () =>
     });
   });
 
-// What begin() gives: called once more, where it fails, whenever the server is back. failed(text): why it failed, and ''
-// before each further try.
+// Returns the result of begin(), which is called again after a failure, whenever the server is back. failed(text):
+// the reason, and '' before each further try.
 export async function whenReached(begin, failed = () => {}) {
   for (;;) {
     try {
@@ -76,7 +77,7 @@ export async function whenReached(begin, failed = () => {}) {
     } catch (error) {
       failed(error.message);
       await look();
-      // It may have been away for a moment only.
+      // The server may have been away for a moment only.
       if (reached && error.code === 'unavailable') await new Promise((resolve) => setTimeout(resolve, AGAIN));
       else await back();
     }

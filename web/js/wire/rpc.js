@@ -16,7 +16,7 @@ export class RpcError extends Error {
   }
 }
 
-// Who calls. In this tab's memory alone.
+// The caller's token. In this tab's memory alone.
 const KEY = 'lintel-token';
 let token = globalThis.sessionStorage?.getItem(KEY) ?? '';
 export const hasToken = () => token !== '';
@@ -32,7 +32,7 @@ export function onUnauthenticated(ask) {
   askForToken = ask;
 }
 
-// What an HTTP status means where no error of ours came with it (a proxy's, for one).
+// Codes of HTTP statuses without an error of ours (a proxy's, for one).
 const CODES = {
   400: 'internal',
   401: 'unauthenticated',
