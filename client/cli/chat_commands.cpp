@@ -136,7 +136,8 @@ class Talk {
   }
 
  private:
-  // Who answers. Throws what keeps the server from answering.
+  // Prints the name of the model that answers. Throws the error that keeps the server from
+  // answering.
   void greet() {
     const v1::Model model = chat_.check();
     const std::int64_t most = model.max_length();

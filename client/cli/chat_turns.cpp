@@ -175,7 +175,7 @@ std::string Chat::waiting_text(const std::string& text, Cancellation& cancellati
       if (!model_.empty() && model.name() != model_) continue;
       return "loading " + model.name() + (model.reason().empty() ? "" : ": " + model.reason());
     }
-  } catch (const CallError&) {  // what is waited for says what is wrong
+  } catch (const CallError&) {  // the call that is waited for reports the error
   }
   return text;
 }

@@ -34,7 +34,7 @@ struct ChatFlags {
   bool json = false;
   bool render_ids = false;
   std::optional<std::string> question;  // the only one, in place of standard input's
-  const CLI::App* command = nullptr;    // that has these flags
+  const CLI::App* command = nullptr;    // the owner of these flags
 };
 
 // Throws UsageError, which begins with `flag`, for a text that --think does not take.
@@ -139,7 +139,7 @@ class Chat {
   const Client& client_;
   const ChatFlags& flags_;
   Console& console_;
-  std::string model_;  // that answers; empty: the server chooses
+  std::string model_;  // the model that answers; empty: the server chooses
   std::string system_, think_;
   nlohmann::ordered_json tools_;
   std::vector<ChatTurn> turns_;

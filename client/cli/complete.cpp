@@ -71,7 +71,7 @@ auto in_range(std::uint32_t low, std::uint32_t high) {
   };
 }
 
-// What `call` returns; its error is one of the flag.
+// Returns the result of `call`, whose error becomes one of the flag.
 template <typename Call>
 auto of_occlude_flag(const Call& call) {
   try {
@@ -140,10 +140,11 @@ std::vector<CompletionJob> make_jobs(const std::vector<CompletedImage>& images,
   return jobs;
 }
 
-// What the terminal shows of an image before its samples: the original and what is left of it.
+// Pictures that the terminal shows of an image before its samples: the original and what is left of
+// it.
 int lead_frames(const CompletedImage& image) { return image.original.pixels.empty() ? 0 : 2; }
 
-// What the terminal shows first: of each image the lead, then `samples` times the pixels known.
+// The terminal's first frames: of each image the lead, then `samples` times the pixels known.
 std::vector<Canvas> first_frames(const std::vector<CompletedImage>& images, const ImageModel& model,
                                  int samples) {
   std::vector<Canvas> frames;
@@ -247,7 +248,7 @@ void write_outputs(const CompleteFlags& flags, const CompletionRun& run, const I
   outputs.results ? outputs.results->write(json) : console.out(json);
 }
 
-// What was done when the run failed is the user's.
+// Results from before a failure are the user's.
 void write_part(const CompleteFlags& flags, CompletionRun run, const ImageModel& model,
                 const GridStyle& style, Outputs& outputs, Console& console) {
   std::size_t wanted = 0;

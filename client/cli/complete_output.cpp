@@ -163,7 +163,7 @@ namespace {
 constexpr int kIndexLetters = 6;  // "#60000"
 constexpr int kMargin = 2;        // between headings and grid, in cells of a letter
 
-// What headings take of a picture, in its pixels.
+// Space around a picture for its headings, in its pixels.
 struct Margins {
   int letter = 0;  // pixels of a letter's cell
   int top = 0, left = 0;
@@ -176,7 +176,7 @@ Margins margins_of(const GridStyle& style, bool unconditional) {
           (kIndexLetters * kLetterWidth + 2 * kMargin) * letter};
 }
 
-// As much of a word as fits its column.
+// The part of a word that fits its column.
 std::string_view cut_to(std::string_view text, int width, int letter) {
   while (text_width(text, letter) > width) text.remove_suffix(1);
   return text;

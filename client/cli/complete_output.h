@@ -16,7 +16,7 @@
 
 namespace lintel::cli {
 
-// What `lintel complete` leaves behind: a picture, a file of results and a line with the speed.
+// Results of `lintel complete`: a picture, a file of results and a line with the speed.
 
 struct CompletedImage {
   std::int64_t index = -1;   // in the file; -1: drawn from nothing
@@ -40,7 +40,7 @@ struct GridStyle {
   bool headings = false;
 };
 
-// How many of its samples are done.
+// The number of its samples that are done.
 std::int64_t num_done(const CompletionRun& run);
 
 // One object, as in `lintel complete --help`; of samples that are done alone.
@@ -80,7 +80,7 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // Whether the terminal is large enough for one image.
+  // True if the terminal is large enough for one image.
   static bool fits(const TerminalInfo& terminal, int height, int width);
 
   void set(std::size_t image, std::size_t first_pixel, const std::vector<Cell>& pixels);

@@ -22,7 +22,7 @@ struct Completion {
   double log2_prob = 0;              // of the sampled pixels together, under the model
   double log2_prob_given = 0;        // of the known pixels after the first hidden one
   v1::SampleFinish finish;
-  int particles = 1;  // that it was chosen from
+  int particles = 1;  // the number of particles that it was chosen from
   int best_of = 1;    // completions of which it is the most probable
   bool done = false;  // else only so many pixels of it came as there are
 };
@@ -53,8 +53,8 @@ struct CompletionObserver {
 
 struct CompletionOutcome {
   std::vector<std::vector<Completion>> results;  // [job][sample]
-  // What the first call to fail threw, once the others had been cancelled; Failure when the server
-  // left pixels out or sent what is none. Null: every sample is done.
+  // The error of the first call to fail, once the others had been cancelled; Failure when the
+  // server left pixels out or sent invalid ones. Null: every sample is done.
   std::exception_ptr error;
 };
 
@@ -75,8 +75,8 @@ std::vector<int> parse_counts(std::string_view flag, std::string_view text);
 // One for each count, best-ofs first; the plain way where there are none.
 std::vector<Way> ways_of(const std::vector<int>& best_of, const std::vector<int>& particles);
 
-// Of every `best_of` completions, in order, the one whose pixels are the most probable together,
-// the known ones included; of equals the first. One that is not done only where none is.
+// The most probable of every `best_of` completions, in order, the known pixels included; of equals
+// the first. One that is not done only where none is.
 std::vector<Completion> keep_best(std::vector<Completion> completions, int best_of);
 
 bool is_not_plain(const Completion& completion);

@@ -50,7 +50,7 @@ void Console::err(std::string_view text) { write_all(err_, text); }
 
 bool Console::fill_input() {
   pollfd waiting{in_, POLLIN, 0};
-  // In slices: the signal that cancels is not delivered to this thread.
+  // Waits in slices: the signal that cancels is not delivered to this thread.
   while (poll(&waiting, 1, /*milliseconds=*/100) == 0) {
     if (cancellation_.cancelled()) throw CallError(grpc::StatusCode::CANCELLED, "cancelled");
   }
@@ -128,7 +128,7 @@ bool Console::interrupt() {
 Console::Interruptible::Interruptible(Console& console) : console_(console) {
   const std::lock_guard lock(console_.interruptible_mutex_);
   console_.interruptible_ = this;
-  // What ended the command just before ends this, too.
+  // A command that was cancelled just before cancels this, too.
   if (console_.cancellation_.cancelled()) cancellation_.cancel();
 }
 

@@ -17,8 +17,8 @@
 
 namespace lintel::cli {
 
-// What people write after flags, parsed. Every function throws UsageError naming the flag and what
-// is wrong with it.
+// Parsers of flags' values. Every function throws UsageError naming the flag and what is wrong with
+// it.
 
 // UsageError: "FLAG 'TEXT': WHY"
 [[noreturn]] void refuse_flag(std::string_view flag, std::string_view text, const std::string& why);
@@ -104,7 +104,7 @@ struct ConnectionFlags {
 void add_adapter_flag(CLI::App& app, std::string& adapter);
 // --tls-ca, --tls-cert, --tls-key and --token alone.
 void add_security_flags(CLI::App& app, Tls& tls, std::string& token);
-// What --token means: TOKEN, or the first line of the file in @FILE. Throws Failure.
+// The value of --token: TOKEN, or the first line of the file in @FILE. Throws Failure.
 std::string read_token(const std::string& given);
 
 // The flags of the table of fields (proto/fields/request_fields.h), and --seed, whose help depends

@@ -158,7 +158,7 @@ namespace {
 // The default limit where a sequence has no end of its own: as long as a user likes to wait.
 constexpr std::uint32_t kDefaultNewTokens = 256;
 
-// How tokens are printed: --format, or what suits the model. Throws UsageError.
+// The format of printed tokens: --format, or the one that suits the model. Throws UsageError.
 std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   const bool bytes = model.modality() == "bytes";
   if (flags.format == "text" && !bytes && model.tokenizer().empty()) {
@@ -248,7 +248,7 @@ int run_generate(const GenerateFlags& flags, Console& console) {
   const bool needs_limit = !flags.max_new_tokens && !model.has_image();  // an image has an end
   if (needs_limit) request.set_max_new_tokens(default_new_tokens(model));
   if (flags.interactive) {
-    view.shows_speed = flags.stats;  // where there is a turn after the other it is asked for
+    view.shows_speed = flags.stats;  // a sequence of turns shows it on request
     return run_interactive({client, flags, model, view}, std::move(request), console);
   }
   const auto finishes = generate_in_view(client, request, view, console, console.cancellation());

@@ -32,7 +32,7 @@ struct GenerateFlags {
   std::string format;         // "text", "tokens", "jsonl"; empty: by the model
   bool stats = false, quiet = false;
   bool interactive = false;
-  const CLI::App* command = nullptr;  // that has these flags
+  const CLI::App* command = nullptr;  // the owner of these flags
 
   // `for_session`: the session's id is the command's argument and --samples makes no sense.
   void add_to(CLI::App& app, bool for_session);

@@ -284,7 +284,7 @@ void write_top(JsonWriter& json, const std::vector<v1::TopValues>& top) {
   json.end_array();
 }
 
-// What jsonl has of a sample beside what it always has.
+// Optional parts of a sample in jsonl.
 struct JsonParts {
   bool prompt = false;
   bool top = false;
@@ -292,7 +292,7 @@ struct JsonParts {
   bool is_bytes = false;  // a token is a byte of the text
 };
 
-// What a sample's tokens are, in any state of it.
+// Writes the positions of a sample's tokens, in any state of it.
 void write_positions(JsonWriter& json, const Sample& sample, const JsonParts& parts) {
   json.field("first_position", sample.first_position);
   if (std::find(sample.given.begin(), sample.given.end(), true) != sample.given.end()) {
@@ -567,7 +567,7 @@ std::vector<v1::SampleFinish> generate_in_view(const Client& client,
         repeat, &cancellation);
   } catch (const CallError& error) {
     something_came();
-    printer->on_failure(error.code());  // what came before is the user's
+    printer->on_failure(error.code());  // output from before is the user's
     if (note.said()) {
       console.flush();
       console.err(

@@ -16,7 +16,7 @@
 
 namespace lintel::cli {
 
-// How fast a Generate call was, as who waited for it and as the server saw it.
+// The speed of a Generate call, as its caller and as the server saw it.
 
 // Made when a call begins.
 class GenerationSpeed {

@@ -13,7 +13,7 @@ struct HealthFlags {
   bool json = false;
 };
 
-// What hangs for longer does not serve.
+// A server that hangs for longer does not serve.
 constexpr double kDefaultDeadlineSeconds = 5;
 
 bool is_serving(const HealthFlags& flags, Console& console) {

@@ -50,7 +50,7 @@ class Conversation {
   v1::Sampling& sampling() { return *request_.mutable_sampling(); }
   const std::string& session() const { return session_; }
   std::int64_t position() const { return position_; }
-  // Whether the default limit of new tokens ended a turn.
+  // True if the default limit of new tokens ended a turn.
   bool ended_by_default() const { return ended_by_default_; }
   std::uint32_t most_tokens() const { return request_.max_new_tokens(); }
 
@@ -65,7 +65,7 @@ class Conversation {
   std::string session_;
   std::vector<std::string> made_;    // sessions
   std::int64_t position_ = 0;        // of the session
-  std::vector<std::int64_t> turns_;  // where each began
+  std::vector<std::int64_t> turns_;  // the beginning of each
   bool ended_by_default_ = false;
 };
 
@@ -125,7 +125,7 @@ void Conversation::say(const v1::Values& prompt) {
     const bool interrupted = interruptible.cancellation().cancelled();
     try {
       look();
-    } catch (const CallError&) {  // what failed first says more
+    } catch (const CallError&) {  // the first failure says more
     }
     if (position_ > begin) turns_.push_back(begin);
     if (!interrupted) throw;

@@ -91,7 +91,7 @@ class LineEditor {
     EditLine* const editor = editor_.get();
     el_set(editor, EL_CLIENTDATA, this);
     el_set(editor, EL_PROMPT, &prompt_of);
-    // Which keys are letters is asked of the locale here.
+    // The editor asks the locale here which keys are letters.
     characters_.use([&] { return el_set(editor, EL_EDITOR, "emacs"); });
     el_set(editor, EL_HIST, &history, history_.get());
     el_set(editor, EL_GETCFN, &read_character);

@@ -196,7 +196,7 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   json.key("adapters").begin_array();
   for (const v1::Adapter& adapter : model.adapters()) write_adapter(json, adapter);
   json.end_array();
-  // As an object; it must not break the line that standard output holds.
+  // Prints it as an object; it must not break the line that standard output holds.
   JsonFailure failure;
   const auto config = read_json_tree(model.config_json(), {}, failure);
   json.key("config");
@@ -358,7 +358,7 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   CLI::App* command = app.add_subcommand("model", "Show what is being served, and change it");
   command->require_subcommand(1);
   command->footer(kModelFooter);
-  // What all of them have, after their own flags. json_help: null: no --json.
+  // Adds the part that all of them have after their own flags. json_help: null: no --json.
   const auto finish = [&](CLI::App* sub, const char* json_help, bool with_model,
                           int (*run)(const ModelFlags&, Console&)) {
     sub->footer(kModelFooter);

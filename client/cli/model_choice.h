@@ -14,7 +14,7 @@
 
 namespace lintel::cli {
 
-// What a client must know of a model of images, and the images that are put to it.
+// A client's view of a model of images, and of the images to complete with it.
 
 struct ImageModel {
   int height = 0;
@@ -27,7 +27,7 @@ struct ImageModel {
 // the server says of it makes no sense.
 ImageModel image_model(const v1::Model& model);
 
-// How a file's images are turned into what the model takes.
+// Flags that turn a file's images into input of the model.
 struct ImageFileFlags {
   std::string file;   // --images
   std::string index;  // --index
@@ -60,7 +60,7 @@ v1::Model choose_model(const Client& client, const std::string& name, const std:
 // loads it.
 CallError load_hint(const Client& client, Cancellation& cancellation, const CallError& error);
 
-// What `call` returns; a CallError is as load_hint has it.
+// Returns the result of `call`; a CallError becomes the one of load_hint.
 template <typename Call>
 auto with_load_hint(const Client& client, Cancellation& cancellation, const Call& call) {
   try {

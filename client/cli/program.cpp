@@ -42,7 +42,7 @@ const std::vector<Field>& renamed_fields() {
   return fields;
 }
 
-// Whether `field` is `path` or a part of it.
+// True if `field` is `path` or a part of it.
 bool is_under(const std::string& field, const std::string& path) {
   return field.compare(0, path.size(), path) == 0 &&
          (field.size() == path.size() || field[path.size()] == '.' || field[path.size()] == '[');
@@ -77,7 +77,7 @@ std::string flag_of(const std::string& field, const CLI::App& command) {
   return command.get_option_no_throw(flag) != nullptr ? flag : field;
 }
 
-// What the server says of fields and methods, as what stands for them here.
+// Replaces the server's names of fields and methods by the flags and commands for them.
 std::string with_flags(std::string text, const CLI::App& command) {
   static const std::pair<std::string_view, std::string_view> kPhrases[] = {
       {"by its call_id", "with its --call-id"},
@@ -286,7 +286,7 @@ const CLI::App& chosen_command(const CLI::App& app) {
   return *command;
 }
 
-// Of a command line that CLI11 could not read: one line without a newline.
+// The error of a command line that CLI11 could not read: one line without a newline.
 std::string parse_error_text(const CLI::ParseError& error, const CLI::App& app) {
   const CLI::App& command = chosen_command(app);
   return what_is_wrong(error, app, command) + " (see " + command_path(command) + " --help)";
@@ -453,7 +453,7 @@ int run_program(CLI::App& app, CommandLine& command_line, std::vector<std::strin
     console.err(program + ": " + error.what() + "\n");
     return kUsage;
   } catch (const CallError& error) {
-    // What was received before the call ended is the user's.
+    // Output from before the call's end is the user's.
     try {
       console.flush();
     } catch (...) {

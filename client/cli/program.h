@@ -13,8 +13,9 @@
 
 namespace lintel::cli {
 
-// Of a failed call: one line without a newline, ending with the status code in parentheses. A field
-// of the request is named by the flag of `command` that filled it, where there is one.
+// The error of a failed call: one line without a newline, ending with the status code in
+// parentheses. A field of the request is named by the flag of `command` that filled it, where there
+// is one.
 std::string call_error_text(const CallError& error, const CLI::App& command);
 
 // Runs `body`, a turn of a conversation on a terminal. Returns what is to be printed where a call

@@ -51,7 +51,7 @@ struct PullFlags {
   bool if_missing = false;
 };
 
-// How fast a download is and how long it will take: "12.3 MB/s, 9 s left, FILE".
+// The speed of a download and the time left: "12.3 MB/s, 9 s left, FILE".
 class Speed {
  public:
   void add(std::uint64_t bytes) {
@@ -97,7 +97,7 @@ class Speed {
   std::string file_;
 };
 
-// Where the model is now. Throws HubError.
+// Pulls a model and returns its place. Throws HubError.
 std::string pull_model(const PullRequest& request, Console& console) {
   hub::PullOptions options;
   options.hub = hub::hub_settings_from_environment();
@@ -107,7 +107,7 @@ std::string pull_model(const PullRequest& request, Console& console) {
   std::optional<Progress> progress;
   Speed speed;
   std::uint64_t total = 0;
-  std::uint64_t bytes = 0;  // that the bar does not show
+  std::uint64_t bytes = 0;  // not shown by the bar
   options.on_size = [&](std::uint64_t size) {
     total = size;
     if (size > 0) progress.emplace(console, static_cast<std::int64_t>(size / kMegabyte), "MB");

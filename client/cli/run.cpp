@@ -52,7 +52,7 @@ struct RunFlags {
   ConnectionFlags connection;  // of the server that may have the model
 };
 
-// What MODEL names.
+// The model that MODEL names.
 struct Wanted {
   std::string name;                       // in requests
   fs::path path;                          // empty: of a hub

@@ -192,7 +192,7 @@ Examples:
   lintel score --images t10k-images-idx3-ubyte.gz --limit 100 --output /dev/null
   tail -c 111540 tinyshakespeare.txt | lintel score --text - --output /dev/null)";
 
-// What goes into one Score call: enough to fill the server's batches, not too much to hold.
+// Limits of one Score call: enough to fill the server's batches, not too much to hold.
 constexpr int kMaxSequences = 64;
 constexpr std::int64_t kMaxTokens = 200'000;
 
@@ -239,7 +239,7 @@ struct ScoreTotals {
   double bits = 0;
 };
 
-// What of a sequence's scores counts.
+// The scores of a sequence that count: those after its context.
 struct Counted {
   Counted(const v1::ScoreResponse& score, int num_context)
       : num_tokens(score.log2_probs_size() - num_context),
@@ -282,7 +282,7 @@ std::optional<std::size_t> refused_sequence(const CallError& error, std::size_t 
   return std::nullopt;
 }
 
-// What is wrong with it, in the server's words.
+// The server's reasons against one sequence.
 std::string refusal_of(const CallError& error, std::size_t index) {
   const std::string path = "sequences[" + std::to_string(index) + "]";
   std::string text;
@@ -327,7 +327,7 @@ class Scorer {
     } catch (const CallError& error) {
       const auto refused = refused_sequence(error, batch.size());
       if (!refused) {
-        output_.flush();  // what came before is the user's
+        output_.flush();  // output from before is the user's
         throw;
       }
       // The whole call was refused for it; those ahead of it are good.

@@ -81,7 +81,7 @@ Examples:
 
 struct SessionFlags {
   ConnectionFlags connection;
-  const CLI::App* command = nullptr;  // whose flags these are
+  const CLI::App* command = nullptr;  // the owner of these flags
   std::string id;
   std::vector<std::string> ids;  // of commands with_ids
   bool json = false;
@@ -587,7 +587,7 @@ Examples:
 
 struct StateFlags {
   ConnectionFlags connection;
-  const CLI::App* command = nullptr;  // whose flags these are
+  const CLI::App* command = nullptr;  // the owner of these flags
   std::string session, name;
   std::vector<std::string> names;  // to delete
   std::optional<std::int64_t> position;

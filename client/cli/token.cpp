@@ -68,7 +68,7 @@ bool ends_amid_a_line(const std::string& path) {
   return in.get() != '\n';
 }
 
-// As server/security/bearer_tokens.cpp has it, which refuses a whole file for one other name.
+// Has the rule of server/security/bearer_tokens.cpp, which refuses a whole file for one other name.
 bool is_identity_name(const std::string& name) {
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.@";
@@ -89,7 +89,7 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  // In one piece: two commands that append at a time leave two lines.
+  // Writes in one piece: two commands that append at a time leave two lines.
   void write(const std::string& text) {
     if (::write(file_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) fail();
   }

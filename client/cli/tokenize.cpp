@@ -54,7 +54,7 @@ void print(Console& console, const std::string& text, const std::vector<std::int
   for (const std::int32_t id : ids) json.value(id);
   json.end_array().end_object();
   console.out(json.take() + "\n");
-  console.flush();  // what came before a bad line is the user's
+  console.flush();  // output from before a bad line is the user's
 }
 
 // Calls body(object, name) for each line of the file, "-": of standard input.

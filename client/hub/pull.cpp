@@ -70,7 +70,7 @@ bool is_plain_name(std::string_view name, std::size_t max_bytes) {
              name, [](char c) { return is_alphanumeric(c) || c == '-' || c == '.' || c == '_'; });
 }
 
-// Whether a path stays below the directory that it is appended to.
+// True if a path stays below the directory that it is appended to.
 bool is_safe_path(std::string_view path) {
   if (path.empty() || path.size() > kMaxPathBytes) return false;
   for (const char c : path) {
@@ -93,7 +93,7 @@ bool is_allowed_kind(std::string_view path) {
   throw HubError(path.string() + ": " + what + ": " + std::strerror(errno));
 }
 
-// What a repository has in the cache.
+// Paths of a repository in the cache.
 struct RepoCache {
   RepoCache(const HubSettings& hub, const std::string& repo) {
     std::string folder = "models--" + repo;
@@ -231,7 +231,7 @@ class PartedFiles {
  public:
   PartedFiles(const std::vector<std::string>& files, const std::string& ending) {
     for (const std::string& file : files) {
-      // What turns pictures into vectors for a model is no model.
+      // Projectors, which turn pictures into vectors for a model, are no models.
       if (!file.ends_with(ending) || fs::path(file).filename().string().starts_with("mmproj")) {
         continue;
       }
@@ -268,7 +268,7 @@ class PartedFiles {
   std::map<std::string, Whole> wholes_;
 };
 
-// Whether `word` is in `text` with no letter, digit or '_' before or after it.
+// True if `word` is in `text` with no letter, digit or '_' before or after it.
 bool has_word(std::string_view text, std::string_view word) {
   const auto is_of_word = [](char c) { return is_alphanumeric(c) || c == '_'; };
   for (std::size_t at = text.find(word); at != std::string_view::npos;
@@ -281,8 +281,8 @@ bool has_word(std::string_view text, std::string_view word) {
   return false;
 }
 
-// Of .gguf files those that have `quant` in their names: as whole words, where one has it so, since
-// F16 is not BF16.
+// The .gguf files that have `quant` in their names: as whole words, where one has it so, since F16
+// is not BF16.
 std::vector<std::string> models_of_quant(const PartedFiles& gguf, std::string_view quant) {
   const std::string wanted = lower_case(quant);
   std::vector<std::string> matches, whole_words;
@@ -315,11 +315,11 @@ std::vector<std::string> files_of_quant(const PartedFiles& gguf, const std::stri
   return gguf.parts_of(matches.front());
 }
 
-// What of a repository is pulled.
+// The files of a repository that are pulled.
 struct Selection {
   std::vector<std::string> files;  // in their order
   bool is_gguf = false;            // they are one .gguf model, which the first of them stands for
-  std::string note;                // what was left out, and how to have it; empty: nothing
+  std::string note;                // files left out, and the way to pull them; empty: none
 };
 
 // "Q4_K_M" of "Qwen3.5-4B-Q4_K_M.gguf", as such files are called; the name itself of a file that
@@ -335,7 +335,7 @@ std::string quant_of(const std::string& model, const std::vector<std::string>& m
   return same == 1 ? quant : fs::path(model).stem().string();
 }
 
-// Of a repository of .gguf files, where no quant is named.
+// Selects from a repository of .gguf files without a named quant.
 Selection default_quant(const PartedFiles& gguf) {
   const std::vector<std::string> models = gguf.names();
   if (models.size() == 1) return {gguf.parts_of(models.front()), true, ""};
@@ -362,7 +362,7 @@ Selection default_quant(const PartedFiles& gguf) {
       all);
 }
 
-// What is pulled of the files that there are, in their order.
+// Selects the files to pull from those that there are, in their order.
 Selection selected_files(const std::vector<std::string>& files, const std::string& quant,
                          const std::vector<std::string>& globs) {
   const PartedFiles gguf(files, ".gguf");
@@ -759,7 +759,7 @@ fs::path Download::run() {
   return selected.is_gguf ? snapshot / selected.files.front() : snapshot;
 }
 
-// What the cache has of a source.
+// The files of a source in the cache.
 struct CachedFiles {
   fs::path snapshot;
   std::vector<std::string> files;  // by their names
@@ -805,7 +805,7 @@ fs::path pull_offline(const PullSource& source, const PullOptions& options) {
   }
 }
 
-// Whether the directory of a snapshot is all of a model. Throws HubError where a part is missing.
+// True if the directory of a snapshot is a whole model. Throws HubError where a part is missing.
 bool has_whole_checkpoint(const std::vector<std::string>& files) {
   const PartedFiles weights(files, ".safetensors");
   for (const std::string& name : weights.names()) (void)weights.parts_of(name);
@@ -827,7 +827,7 @@ std::string_view without_hub(std::string_view text, std::string_view endpoint) {
   for (std::string_view hub :
        {endpoint, std::string_view(kDefaultEndpoint), std::string_view("https://hf.co"),
         std::string_view("https://www.huggingface.co")}) {
-    // With "https://", "http://" or nothing in front, as people copy it.
+    // Sources may begin with "https://", "http://" or nothing, as people copy them.
     const std::string_view host = hub.substr(hub.find("://") + 3);
     for (const std::string_view scheme : {"https://", "http://", ""}) {
       if (!text.starts_with(scheme)) continue;
@@ -844,7 +844,7 @@ std::string_view without_hub(std::string_view text, std::string_view endpoint) {
   return text;
 }
 
-// Of ORG/NAME/tree/REVISION, ORG/NAME/blob/REVISION/FILE.gguf or the like as
+// Turns the path ORG/NAME/tree/REVISION, ORG/NAME/blob/REVISION/FILE.gguf or the like into
 // ORG/NAME@REVISION:QUANT.
 std::string as_source(std::string_view page) {
   page = page.substr(0, page.find_first_of("?#"));

@@ -31,8 +31,8 @@ struct PullSource {
 // HubError naming the part that is wrong.
 PullSource parse_pull_source(std::string_view text, std::string_view endpoint = kDefaultEndpoint);
 
-// Of a repository's .gguf files the first of these that there is, where no quant is named: the
-// nearest to 4 bits with the least loss, then what is nearest to it.
+// Quants in order of preference for a repository's .gguf files, where no quant is named: the
+// nearest to 4 bits with the least loss, then the next nearest.
 inline constexpr std::string_view kDefaultQuants[] = {"Q4_K_M", "Q4_K_S", "Q4_0", "Q5_K_M", "Q8_0"};
 
 // ORG/NAME[:QUANT], as commands and requests name the model.
@@ -72,8 +72,8 @@ struct PullOptions {
 // before a failure is continued from there. Offline nothing is asked for. Throws HubError.
 std::filesystem::path pull(const PullSource& source, const PullOptions& options);
 
-// What pull() would return offline, where the cache has a whole model: config.json and all parts of
-// its *.safetensors, or a .gguf file with all its parts. Nothing: it has to be pulled.
+// The path that pull() would return offline, where the cache has a whole model: config.json and all
+// parts of its *.safetensors, or a .gguf file with all its parts. Nothing: it has to be pulled.
 std::optional<std::filesystem::path> find_in_cache(const PullSource& source,
                                                    const PullOptions& options);
 

@@ -12,7 +12,7 @@
 namespace lintel {
 namespace {
 
-// What a digit has of the image's smaller side, and how wide its lines are there at least.
+// A digit's share of the image's smaller side, and the least width of its lines in that share.
 constexpr double kBoxShare = 20.0 / 28.0;
 constexpr double kLeastStroke = 2.0 / 28.0;
 constexpr int kWorkSide = 400;        // photos are made no larger: noise goes, time is bounded
@@ -83,7 +83,7 @@ Field working_copy(const GrayImage& photo) {
   return resized(field, side(photo.height), side(photo.width));
 }
 
-// Where an index is of so many: from -1 to 1.
+// The place of an index on a line from -1 to 1.
 double along(int index, int length) { return 2.0 * index / std::max(1, length - 1) - 1; }
 
 // z = a + b x + c y, the least squares through the outermost pixels; x and y from -1 to 1.
@@ -150,7 +150,7 @@ double otsu_threshold(const std::vector<float>& values) {
   return (first + last) / 2;
 }
 
-// How far each pixel is from the ground, in the direction of the ink: 0 to 255.
+// The distance of each pixel from the ground, in the direction of the ink: 0 to 255.
 Field ink_of(const Field& photo) {
   const std::array<double, 3> plane = border_plane(photo, border_median(photo));
   Field away = photo;
@@ -227,7 +227,7 @@ Box box_of(const Field& field, const std::vector<bool>& strokes) {
   return box;
 }
 
-// Of lines that are long beside their width: twice the area by the length of the outline.
+// The width of lines that are long beside it: twice the area by the length of the outline.
 double stroke_width(const Field& field, const std::vector<bool>& strokes) {
   double area = 0, outline = 0;
   const auto is_stroke = [&](int row, int column) {

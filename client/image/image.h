@@ -41,7 +41,7 @@ void for_each_border_pixel(int height, int width, const Take& take) {
 // empty.
 double border_mean(const std::vector<GrayImage>& images);
 
-// What a cell of a canvas shows: a grey value 0..255, a colour (rgb_cell), or one of these.
+// The content of a cell of a canvas: a grey value 0..255, a colour (rgb_cell), or one of these.
 using Cell = std::int32_t;
 inline constexpr Cell kHiddenPixel = -1;  // not known, or not yet
 inline constexpr Cell kGapPixel = -2;     // between images
@@ -69,8 +69,9 @@ struct Canvas {
   }
 };
 
-// Of tokens, -1 where one is hidden, in a model's order: [height, width * channels], channels
-// innermost. A pixel of three is hidden until all of it is there. REQUIRES: 1 or 3 channels.
+// A canvas of tokens, -1 where one is hidden, in a model's order: [height, width * channels],
+// channels innermost. A pixel of three is hidden until all of it is there. REQUIRES: 1 or 3
+// channels.
 Canvas tokens_canvas(const std::vector<std::int16_t>& tokens, int height, int width, int channels);
 
 // Lays images of one size out in a grid, `columns` wide, with `gap` cells between them. What is
@@ -87,7 +88,7 @@ struct Rgb {
 Cell rgb_cell(Rgb color);
 // Greys and colours as they are, hidden a muted blue, gaps a darker one.
 Rgb color_of(Cell cell);
-// Whether it shows a grey.
+// True if the cell is grey.
 inline bool is_gray(Cell cell) { return cell >= 0 && cell < 256; }
 
 // A few words on a canvas.

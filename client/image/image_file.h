@@ -30,7 +30,7 @@ std::vector<std::uint8_t> read_idx_labels(const std::filesystem::path& file);
 // the size wanted when they do not go together.
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width);
 
-// Of a PNG the colours, three tokens a pixel: images as wide as three times `width`. Throws as
+// The colours of a PNG, three tokens a pixel: images as wide as three times `width`. Throws as
 // read_images, and for IDX files, which have none.
 std::vector<GrayImage> read_color_images(const std::filesystem::path& file, int height, int width);
 
@@ -38,7 +38,7 @@ std::vector<GrayImage> read_color_images(const std::filesystem::path& file, int 
 // ImageError naming the file.
 std::vector<GrayImage> read_whole_images(const std::filesystem::path& file);
 
-// Whether it is a PNG that has more than greys.
+// True for a PNG that has more than greys.
 bool is_colored_png(const std::filesystem::path& file);
 
 }  // namespace lintel

@@ -192,7 +192,7 @@ void AnimatedPng::add(const Canvas& frame, std::chrono::milliseconds shown_befor
 
 void AnimatedPng::put_frame(std::chrono::milliseconds shown) {
   constexpr std::uint32_t kLongest = 65'535;  // milliseconds
-  constexpr char kKeep = 0, kOver = 1;        // what becomes of the frame, and how it is drawn
+  constexpr char kKeep = 0, kOver = 1;        // disposal of the frame, and its blending
   std::string control;
   put_number(control, chunks_++);
   put_number(control, static_cast<std::uint32_t>(width_));

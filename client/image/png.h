@@ -15,10 +15,10 @@ namespace lintel {
 // than 64 million pixels.
 GrayImage read_png(const std::filesystem::path& file);
 
-// As read_png, red, green and blue of each pixel side by side: three times as wide.
+// Reads as read_png, with red, green and blue of each pixel side by side: three times as wide.
 GrayImage read_png_colors(const std::filesystem::path& file);
 
-// Whether any of its pixels is no grey. Throws as read_png.
+// True if any of its pixels is no grey. Throws as read_png.
 bool png_has_colors(const std::filesystem::path& file);
 
 // A canvas as the bytes of a PNG, every cell as a square of `scale` pixels: as grey where every
@@ -47,15 +47,15 @@ class AnimatedPng {
   std::string finish(std::chrono::milliseconds last_shown);
 
  private:
-  // What stands of the frame in hand goes out, now that it is known for how long it is shown.
+  // Writes the frame in hand, now that the time for which it is shown is known.
   void put_frame(std::chrono::milliseconds shown);
 
   Canvas shown_;
   std::string frame_;                                // in hand, compressed
-  int top_ = 0, left_ = 0, height_ = 0, width_ = 0;  // where it goes
+  int top_ = 0, left_ = 0, height_ = 0, width_ = 0;  // its place
   std::uint32_t frames_ = 0;
   std::uint32_t chunks_ = 0;  // fcTL and fdAT are numbered
-  std::string body_;          // what follows the header and acTL
+  std::string body_;          // the bytes after the header and acTL
 };
 
 }  // namespace lintel

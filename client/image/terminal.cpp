@@ -34,7 +34,7 @@ std::string color_code(Rgb color, TerminalStyle style) {
          std::to_string(color.blue);
 }
 
-// How light a cell is, 0 to 255: of colours the luma of Rec. 601.
+// The lightness of a cell, 0 to 255: of colours the luma of Rec. 601.
 int lightness(Cell cell) {
   const Rgb color = color_of(cell);
   return is_gray(cell) ? cell : (299 * color.red + 587 * color.green + 114 * color.blue) / 1000;

@@ -8,7 +8,7 @@
 
 namespace lintel {
 
-// How a terminal can show pixels.
+// Ways in which a terminal can show pixels.
 enum class TerminalStyle {
   kTrueColor,  // half blocks, 24-bit colour
   kColor256,   // half blocks, the 256-colour palette
@@ -21,11 +21,11 @@ struct TerminalInfo {
   int rows = 24;
 };
 
-// What the terminal behind `fd` is, from its size and the environment (COLORTERM, TERM, LC_ALL,
-// LC_CTYPE, LANG). For something that is no terminal: 80x24 characters of ASCII.
+// Properties of the terminal behind `fd`, from its size and the environment (COLORTERM, TERM,
+// LC_ALL, LC_CTYPE, LANG). For something that is no terminal: 80x24 characters of ASCII.
 TerminalInfo terminal_info(int fd);
 
-// As terminal_info, from the words of the environment alone; an empty one is unset.
+// The style by the words of the environment alone; an empty one is unset.
 TerminalStyle terminal_style(const std::string& term, const std::string& color_term,
                              const std::string& locale);
 

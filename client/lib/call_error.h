@@ -65,7 +65,7 @@ struct FieldViolation {
   std::string description;  // the value and the limit
 };
 
-// What was not found, or could not be used.
+// A resource that was not found, or could not be used.
 struct ResourceProblem {
   std::string type;  // "model" or "session"
   std::string name;
@@ -90,12 +90,12 @@ class CallError : public std::runtime_error {
   // Decoded from the status; empty where the server sent none of the kind.
   const std::vector<FieldViolation>& violations() const { return violations_; }
   const std::vector<ResourceProblem>& resources() const { return resources_; }
-  // Of google.rpc.ErrorInfo, for programs: "CALL_INTERRUPTED".
+  // The reason in google.rpc.ErrorInfo, for programs: "CALL_INTERRUPTED".
   const std::string& error_reason() const { return error_reason_; }
   // After this long the same request is worth sending again.
   std::optional<std::chrono::milliseconds> retry_delay() const { return retry_delay_; }
 
-  // Where no server was reached: the address, the reason, for people, and a hint at the cause, if
+  // Set if no server was reached: the address, the reason, for people, and a hint at the cause, if
   // any. Empty for every other failure.
   const std::string& unreached() const { return unreached_; }
   const std::string& reason() const { return reason_; }

@@ -192,7 +192,7 @@ std::string read(File which, const std::string& file) {
   return std::move(text).str();
 }
 
-// What a file without what was wanted holds, as far as can be seen.
+// Names the contents of a file that lacks the expected PEM block, as far as can be seen.
 std::string found_in(const std::string& pem) {
   if (pem.find("PRIVATE KEY-----") != std::string::npos) return "a private key";
   if (pem.find("-----BEGIN CERTIFICATE REQUEST") != std::string::npos) return "a request for one";

@@ -18,7 +18,7 @@ namespace lintel {
 // gRPC's own ways of naming servers) and where nothing is found. Waits for the resolver.
 std::vector<std::string> addresses_of(const std::string& address);
 
-// Where a server is, as people write it.
+// Addresses of servers, as people write them.
 
 inline constexpr const char* kDefaultPort = "50051";
 
@@ -31,11 +31,11 @@ std::string full_address(const std::string& address);
 // gRPC's own way ("ipv4:///...") has its own commas.
 std::vector<std::string> full_addresses(const std::string& addresses);
 
-// As full_address for an HTTP proxy: "HOST:PORT", which may begin with "http://". The port has to
+// The full address of an HTTP proxy: "HOST:PORT", which may begin with "http://". The port has to
 // be there.
 std::string proxy_address(const std::string& proxy);
 
-// Whether an address ("HOST:PORT", "[::1]:PORT", "unix:PATH") does not leave this machine. Names
+// True if an address ("HOST:PORT", "[::1]:PORT", "unix:PATH") does not leave this machine. Names
 // but localhost are taken to leave it.
 bool is_local_address(const std::string& address);
 

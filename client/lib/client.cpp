@@ -19,7 +19,7 @@
 
 namespace lintel {
 
-// How Client calls: its servers, and one call with its deadline and what happens when it fails.
+// Client's calls: its servers, and one call with its deadline and the handling of its failure.
 
 // One server.
 struct Client::Stubs {
@@ -51,9 +51,9 @@ struct Client::Known {
   KnownDurability durability;  // of sessions that were answered with
 };
 
-// When a call is sent again by Client::Call, each time to another server.
+// Conditions for Client::Call to send a call again, each time to another server.
 enum class Client::Again {
-  kUnsent,  // where not a byte of it was sent
+  kUnsent,  // if not a byte of it was sent
   kSafe,    // and where the server may have had it: it changes nothing, or leaves what expires
   kNever,   // its caller sees to that
 };
@@ -181,7 +181,7 @@ class Client::Call {
   };
   struct Failures {
     bool odd = false;               // there was one that is tried again at the same server
-    std::optional<CallError> said;  // what the first server said that was reached
+    std::optional<CallError> said;  // the error of the first server that was reached
   };
 
   // Waits until the session may be free; false: that is not why the call failed, or it was for
@@ -233,14 +233,14 @@ class Client::Call {
   const std::string affinity_;
   std::chrono::system_clock::time_point deadline_;
   std::size_t moves_ = 0;        // to other servers, since all may be tried
-  std::shared_ptr<Stubs> last_;  // that the last try failed at
-  std::string last_peer_;        // where it was reached; empty: it was not
+  std::shared_ptr<Stubs> last_;  // the server of the last failed try
+  std::string last_peer_;        // its address; empty: it was not reached
 };
 
 namespace {
 
-// Of a client with several servers: one that is gone without a word is noticed, for there is
-// another.
+// Options of a client with several servers: one that is gone without a word is noticed, for there
+// is another.
 grpc::ChannelArguments impatient() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);  // for a connection, too

@@ -49,7 +49,7 @@ class ChunkText {
 
 // One sample of a Generate call, its chunks joined.
 struct Sample {
-  // What was generated, sampled and given tokens alike, in the order of their positions.
+  // Generated tokens, sampled and given alike, in the order of their positions.
   std::vector<std::int32_t> tokens;
   std::vector<std::optional<float>> log2_probs;  // parallel to tokens; absent: none was asked for,
                                                  // or the token is the first of its sequence
@@ -102,7 +102,7 @@ class SampleCollector {
 // Threads: const and stateless but for the channel; any number of threads may call.
 class Client {
  public:
-  static constexpr std::chrono::milliseconds kRetry{30'000};  // where nothing else is said
+  static constexpr std::chrono::milliseconds kRetry{30'000};  // the default
 
   struct Options {
     // HOST:PORT, HOST (then the port is 50051) or unix:PATH; several of these with commas between
@@ -139,12 +139,12 @@ class Client {
   std::vector<v1::SampleFinish> generate(const v1::GenerateRequest& request,
                                          const OnChunk& on_chunk,
                                          Cancellation* cancellation = nullptr) const;
-  // As above, for callers that keep what came before a call failed: on_finish receives a sample's
+  // The same for callers that keep results from before a call failed: on_finish receives a sample's
   // end as it comes.
   using OnFinish = std::function<void(const v1::SampleFinish&)>;
   void generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
                 const OnFinish& on_finish, Cancellation* cancellation) const;
-  // How a call on a session that outlives the server is repeated when the server is away or the
+  // A call on a session that outlives the server is repeated when the server is away or the
   // connection is lost: under a random call_id, and from the first position that was not seen, so
   // that the caller receives each one once, and one finish. The deadline bounds all of it. A
   // request that has a call_id keeps it, and its seed or the lack of one: the server knows the seed
@@ -152,12 +152,12 @@ class Client {
   // calls are never repeated; with a patience a call on a session that this client knows nothing of
   // asks get_session() first, once for each session.
   struct Pause {
-    const CallError& error;          // what cut the call off
+    const CallError& error;          // the error that cut the call off
     std::chrono::milliseconds left;  // of patience
   };
   struct Repeat {
     std::optional<std::chrono::milliseconds> patience;  // absent: Options::retry
-    std::optional<bool> durable;  // whether the session is; absent: the server knows
+    std::optional<bool> durable;  // true: the session is durable; absent: the server knows
     std::function<void(const Pause&)>
         on_pause;  // before each pause; what it throws leaves generate()
   };
@@ -237,14 +237,14 @@ class Client {
   // `name` may be empty when one model is loaded.
   v1::Model get_model(const std::string& name = "", Cancellation* cancellation = nullptr) const;
 
-  // Of models with a tokenizer (v1::Model.tokenizer).
+  // For models with a tokenizer (v1::Model.tokenizer).
   std::vector<std::int32_t> tokenize(const v1::TokenizeRequest& request,
                                      Cancellation* cancellation = nullptr) const;
   std::string detokenize(const v1::DetokenizeRequest& request,
                          Cancellation* cancellation = nullptr) const;
 
-  // Of the server's model repository. `version` empty: the newest, in place of what is loaded; else
-  // beside it. Returns when it is ready.
+  // Loads a model of the server's model repository. `version` empty: the newest, in place of what
+  // is loaded; else beside it. Returns when it is ready.
   v1::Model load_model(const std::string& name, const std::string& version = "",
                        Cancellation* cancellation = nullptr) const;
   // `version` empty: all. Returns when it is drained and gone.
@@ -262,11 +262,11 @@ class Client {
                       const std::string& model_version = "",
                       Cancellation* cancellation = nullptr) const;
 
-  // Of the server's log, until its next start. Both return the level it has.
+  // The level of the server's log, until its next start. Both return the current one.
   std::string log_level(Cancellation* cancellation = nullptr) const;
   std::string set_log_level(const std::string& level, Cancellation* cancellation = nullptr) const;
 
-  // Of grpc.health.v1. `service` empty: the server as a whole. An unknown service is NOT_FOUND.
+  // Calls grpc.health.v1. `service` empty: the server as a whole. An unknown service is NOT_FOUND.
   bool serving(const std::string& service = "", Cancellation* cancellation = nullptr) const;
 
  private:

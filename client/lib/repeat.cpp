@@ -50,7 +50,7 @@ std::string reason_of(std::string text) {
   return text.empty() ? "no connection" : text;
 }
 
-// What connect() and the handshakes after it do fail with.
+// True for errors with which connect() and the handshakes after it do fail.
 bool is_plain(std::string_view text) {
   static constexpr std::string_view kReasons[] = {"Connection refused",
                                                   "onnection reset",
@@ -155,8 +155,8 @@ bool worth_repeating(const CallError& error, bool sent) {
   if (names_a_lost_server(error)) return true;
   switch (error.code()) {
     case grpc::StatusCode::ABORTED:
-      // Of a first try it is another call that holds the session, here or on another server, and
-      // only the latter is known to let go of it.
+      // A first try found the session held by another call, here or on another server, and only the
+      // latter is known to let go of it.
       return sent || error.error_reason().rfind("SESSION_", 0) == 0;
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return sent && error.retry_delay().has_value();

@@ -23,7 +23,7 @@
 
 namespace lintel {
 
-// By which key a balancer sends a session's calls to where the session is in memory.
+// The key by which a balancer sends a session's calls to the server that has the session in memory.
 
 // Sent as metadata with calls that name a session: Session.affinity_key, the first 64 bits of
 // SHA-256(id) in hexadecimal, for proxies' logs shall not hold ids.
@@ -33,9 +33,9 @@ std::string affinity_key(const std::string& session_id);
 // Calls that failed because no connection to the server came about.
 
 struct ConnectFailure {
-  // Why, for people: "Connection refused". One line, without the address.
+  // The reason, for people: "Connection refused". One line, without the address.
   std::string reason;
-  // What one may try, where the failure looks like TLS on one side alone; else empty.
+  // A remedy to try, where the failure looks like TLS on one side alone; else empty.
   std::string hint;
   // The reason is none that connect() gives. gRPC 1.51 now and then fails a first connection so,
   // which succeeds when it is tried again.
@@ -46,7 +46,7 @@ struct ConnectFailure {
 // `encrypted`: how the call was to be made.
 std::optional<ConnectFailure> connect_failure(const grpc::Status& status, bool encrypted);
 
-// Whether gRPC says so of a connection that broke under a call; servers have other words.
+// True if gRPC reports a connection that broke under a call; servers have other words.
 bool is_lost_connection(const grpc::Status& status);
 
 // The servers that a client may call, each of which will do, and the one that it calls.
@@ -107,18 +107,18 @@ class Servers {
 // 128 random bits in hexadecimal.
 std::string random_call_id();
 
-// Whether the server may be gone, so that another one can do the call. A server that shuts down
+// True if the server may be gone, so that another one can do the call. A server that shuts down
 // cancels calls that do not end in time: REQUIRES that this side has not cancelled the call.
 bool names_a_lost_server(const CallError& error);
 
-// Whether the call may go through when it is sent again. `sent`: it was before, and may still run
+// True if the call may go through when it is sent again. `sent`: it was before, and may still run
 // on the server, which then says ABORTED, or has to find its place there once more. REQUIRES as
 // above.
 bool worth_repeating(const CallError& error, bool sent);
 
-// How long to wait between tries: 100 ms, doubling to 2 s, each up to a fifth longer or shorter, so
-// that clients that lost their server together do not come back together; at least as long as the
-// server says. All of it for at most `patience` since something came.
+// Pauses between tries: 100 ms, doubling to 2 s, each up to a fifth longer or shorter, so that
+// clients that lost their server together do not come back together; at least as long as the server
+// says. All of it for at most `patience` since something came.
 class RepeatPauses {
  public:
   using Clock = std::chrono::steady_clock;
@@ -146,8 +146,8 @@ class SeenPositions {
 
   // The first one that was not; what a repeat asks for from.
   std::int64_t next() const { return next_; }
-  // What of the chunk was not; null: all was. Valid until the next call, and as long as the chunk.
-  // Throws CallError with INTERNAL where positions are left out.
+  // The part of the chunk that was not; null: all was. Valid until the next call, and as long as
+  // the chunk. Throws CallError with INTERNAL where positions are left out.
   const v1::Chunk* new_part(const v1::Chunk& chunk);
 
  private:
@@ -156,7 +156,7 @@ class SeenPositions {
   v1::Chunk cut_;
 };
 
-// Which sessions outlive the server, as far as the server has said.
+// Sessions known to outlive the server or not, as far as the server has said.
 //
 // Threads: any.
 class KnownDurability {

@@ -63,7 +63,7 @@ try {
     startToken: model.image.startToken ?? 0,
   };
   const withSeed = (seed) => ({ ...options, sampling: seed === undefined ? {} : { seed } });
-  // What was drawn and what completes it must not come from the same noise: they would be the same.
+  // An image and its completion must not be drawn from the same noise: they would be the same.
   const seed = flags.image || flags.seed === undefined ? flags.seed : BigInt.asUintN(64, flags.seed + 1n);
   const original = flags.image
     ? readPgm(flags.image)

@@ -44,7 +44,7 @@ export function connection(address, { tlsCa, tlsCert, tlsKey, token, proxy, inte
     // Else http_proxy and its kin are obeyed, on loopback, too.
     'grpc.enable_http_proxy': 0,
     ...(interceptors && { interceptors }),
-    // Where there are other servers, one that is gone without a word is noticed; servers take a ping in 10 s.
+    // A client with other servers notices when one is gone without a word; servers take a ping in 10 s.
     ...(others && { 'grpc.keepalive_time_ms': 15_000, 'grpc.keepalive_timeout_ms': 5000 }),
     // Its certificate has the name.
     ...(name && { 'grpc.default_authority': name, 'grpc.ssl_target_name_override': name.replace(/:\d+$/, '') }),

@@ -22,13 +22,13 @@ export class LintelError extends Error {
     this.unreached = details.unreached ?? false; // no connection came about: the server knows nothing of the call
     this.violations = details.violations ?? []; // {field, description}: what was refused
     this.reason = details.reason ?? ''; // for programs: 'CALL_INTERRUPTED', 'POSITION_MISMATCH'; '': none
-    this.facts = details.facts ?? {}; // what the reason is about: {position: '120'}
+    this.facts = details.facts ?? {}; // details of the reason: {position: '120'}
     this.retryDelay = details.retryDelay; // ms after which the same request is worth sending again
     this.requestId = requestId; // by which the server's log knows the call
   }
 }
 
-// What the server says beyond code and message, from the trailer grpc-status-details-bin.
+// Decodes the server's details beyond code and message, from the trailer grpc-status-details-bin.
 function decodeDetails(trailer) {
   const details = {};
   try {
@@ -51,7 +51,7 @@ function decodeDetails(trailer) {
   return details;
 }
 
-// Why there is no connection: 'connection refused' of 'No connection established. Last error: Error: connect
+// Reasons for a missing connection: 'connection refused' of 'No connection established. Last error: Error: connect
 // ECONNREFUSED 127.0.0.1:1. Resolution note: '.
 const REASONS = [
   [/ECONNREFUSED/, 'connection refused'],
@@ -67,7 +67,7 @@ const REASONS = [
 
 const LOST = /Connection dropped|connection (closed|reset)|ECONNRESET|EPIPE|ETIMEDOUT|RST_STREAM|goaway|keepalive|premature/i;
 
-// What gRPC itself says, in plain words; what a server says stays as it is.
+// Puts gRPC's own messages into plain words; a server's message stays as it is.
 export function plainWords({ code, details: text, address, timeout }) {
   const { CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE } = grpc.status;
   if (code === DEADLINE_EXCEEDED) {
@@ -85,7 +85,7 @@ export function plainWords({ code, details: text, address, timeout }) {
   return { message: LOST.test(text) ? 'the connection to the server was lost' : text };
 }
 
-// Of what grpc-js raised of a call to `address` that had `timeout` ms.
+// The error of a failure that grpc-js raised in a call to `address` that had `timeout` ms.
 export function lintelError(error, requestId, { address, timeout }) {
   const [trailer] = error.metadata?.get('grpc-status-details-bin') ?? [];
   const details = trailer ? decodeDetails(trailer) : {};

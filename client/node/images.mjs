@@ -20,7 +20,7 @@ export function checkImage(image, hidden, model) {
   }
 }
 
-// Of the pixels that are known.
+// True if the known pixels of the border are light.
 function hasLightBorder(image, hidden, height, width) {
   const known = [];
   for (let i = 0; i < image.length; ++i) {

@@ -68,7 +68,7 @@ const MOST_KNOWN = 4096;
 const IS_SAFE = new Set(['render', 'get', 'tokenize', 'detokenize', 'list', 'listStates', 'create', 'fork', 'listInputItems',
   'countInputTokens', 'compact']);
 
-// Of a snapshot in a message; the server takes 1 MiB.
+// Bytes of a snapshot in a message; the server takes 1 MiB.
 const PIECE_BYTES = 256 * 1024;
 
 export class Client {
@@ -77,7 +77,7 @@ export class Client {
   #servers;
   #modalities = new Map(); // of models that were asked, by name
   #retry;
-  #durable = new Map(); // whether sessions outlive the server, by id
+  #durable = new Map(); // id -> true for sessions that outlive the server
   #address;
   #closed = false;
 
@@ -274,7 +274,7 @@ export class Client {
     checkImage(image, hidden, await this.model(model));
     if (hidden(0)) out[0] = startToken; // a model has no distribution over its first token
     const first = Math.max(positions[0] || positions[1] || 1, 1);
-    // What is known behind the last hidden pixel matters to particles alone.
+    // Known pixels behind the last hidden one matter to particles alone.
     const end = particles > 1 ? image.length : Math.max(positions[positions.length - 1] + 1, first);
     const given = [];
     for (let i = first; i < end; ++i) {

@@ -47,7 +47,7 @@ class RepeatBase {
     this.#giveUp ??= now + this.#patience;
     if (now >= this.#giveUp) return undefined;
     this.#pause = Math.min(Math.max(2 * this.#pause, FIRST_PAUSE), LONGEST_PAUSE);
-    // So that clients that lost their server together do not come back together.
+    // Jitter: clients that lost their server together do not come back together.
     const pause = this.#pause * (0.8 + 0.4 * Math.random());
     return Math.min(Math.max(pause, retryDelay ?? 0), this.#giveUp - now);
   }

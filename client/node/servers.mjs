@@ -32,8 +32,8 @@ export async function addressesOf(address) {
   }
 }
 
-// What is heard of a server that is gone, or ends: that cancels the calls that did not end in time. Of a
-// call that was cancelled here the latter says nothing.
+// True for the codes of a server that is gone, or ends: that cancels the calls that did not end in time. For a call
+// that was cancelled here CANCELLED says nothing.
 export const isLost = ({ code }) => code === grpc.status.UNAVAILABLE || code === grpc.status.CANCELLED;
 
 // Another server may do what this one did not.

@@ -46,7 +46,7 @@ async def cancelled_by_server(call: Any, request_id: str) -> Optional[LintelErro
 
 
 async def _until_reached(seeker: Any) -> bool:
-    """Whether a call of _seek_connections() came to a server; it ends with this."""
+    """Returns whether a call of _seek_connections() came to a server; it ends with this."""
     try:
         code = await seeker.code()
         return is_reached(code)

@@ -41,7 +41,7 @@ _SLICE = 0.02  # seconds between two looks whether a server is there
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine over Calls returns. It waits in this thread."""
+    """Returns the result of a coroutine over Calls. It waits in this thread."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -71,7 +71,7 @@ def awaiting(
 
 
 class CallsBase:
-    """What calls from threads and from asyncio have in common."""
+    """Common parts of calls from threads and from asyncio."""
 
     event_type: Any  # threading.Event or asyncio.Event
     _stream_type: type[StreamBase[Any]]
@@ -89,7 +89,7 @@ class CallsBase:
         self._timeout = timeout
         Attempts(retry, timeout)  # refuses a timeout that makes no sense now
         self._modalities: dict[str, str] = {}  # of models that were asked, by name
-        self._durable: dict[str, bool] = {}  # whether sessions outlive the server, by id
+        self._durable: dict[str, bool] = {}  # by id; True for sessions that outlive the server
         self._waits: set[Any] = set()  # events of calls that wait to be tried again
         self._waits_lock = threading.RLock()  # a signal's handler may close, too
 
@@ -127,7 +127,7 @@ class CallsBase:
         raise NotImplementedError
 
     def attempts(self, timeout: Optional[float]) -> Attempts:
-        """Of one call. timeout: seconds; None: the client's."""
+        """The attempts of one call. timeout: seconds; None: the client's."""
         return Attempts(self._retry, self._timeout if timeout is None else timeout)
 
     def invoke(
@@ -237,7 +237,7 @@ class CallsBase:
         return session
 
     def is_unsure(self, request: pb.GenerateRequest, attempts: Attempts) -> bool:
-        """Whether the server has to be asked if the call is to be repeated where it is cut off."""
+        """True if the server has to be asked whether the call is to be repeated where it is cut off."""
         return (
             bool(request.session_id)
             and attempts.repeat_for > 0
@@ -245,7 +245,7 @@ class CallsBase:
         )
 
     def expect(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
-        """What may become of the call, as far as it is known here."""
+        """Sets what is known here about the outcome of the call."""
         attempts.changes_session = bool(request.session_id)
         durable = self._durable.get(request.session_id, False)
         if durable and attempts.repeat_for > 0 and attempts.repeat is None:
@@ -307,7 +307,7 @@ class CallsBase:
             return seekers
         for server in unreached:
             method = server.stubs.check_health
-            # Of threads: one that does not block.
+            # Threads call the method that does not block.
             begin = getattr(method, "future", method)
             seekers.append(
                 begin(
@@ -410,7 +410,7 @@ class StreamBase(Generic[T]):
         return repeat is None or repeat.take(message)
 
     def _ends_with(self, error: LintelError) -> bool:
-        """Whether everything had come before the error, which is raised where it ends the stream."""
+        """Returns whether everything had come before the error, which is raised where it ends the stream."""
         repeat = self._attempts.repeat
         if self._cancelled.is_set() or (repeat is None and self._delivered):
             raise error from None
@@ -432,7 +432,7 @@ class StreamBase(Generic[T]):
 
 
 def is_reached(code: grpc.StatusCode) -> bool:
-    """Whether a call that waited for a connection reached the server, by the code it ended with."""
+    """True if a call that waited for a connection reached the server, by the code it ended with."""
     return code not in LOCAL_ENDINGS
 
 

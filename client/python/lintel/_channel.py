@@ -28,7 +28,7 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-# Where there are other servers, one that is gone without a word is noticed.
+# A client with other servers notices when one is gone without a word.
 _WITH_OTHERS: list[tuple[str, Any]] = [
     ("grpc.min_reconnect_backoff_ms", 3000),  # for a connection, too
     ("grpc.keepalive_time_ms", 15_000),  # servers take one in 10 s
@@ -39,7 +39,7 @@ _WITH_OTHERS: list[tuple[str, Any]] = [
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a client calls and as whom. ValueError for what makes no sense together."""
+    """The address of a client's calls, and its identity. ValueError for contradictory options."""
 
     address: str  # HOST:PORT or unix:PATH, or several with commas between them
     tls: bool
@@ -85,7 +85,7 @@ class Connection:
         )
 
     def options(self, address: str, name: str) -> list[tuple[str, Any]]:
-        """Of a channel to one of the addresses; name: whose it is, "": its own."""
+        """Options of a channel to one of the addresses; name: whose it is, "": its own."""
         options = [*OPTIONS, *_proxy_options(self.proxy, is_local(address))]
         if name:
             options.append(("grpc.default_authority", name))  # its certificate has the name
@@ -104,7 +104,7 @@ class Connection:
 
 
 def affinity_key(session_id: str) -> str:
-    """By which a balancer finds where a session is in memory: Session.affinity_key."""
+    """The key by which a balancer finds where a session is in memory: Session.affinity_key."""
     return hashlib.sha256(session_id.encode()).hexdigest()[:16]
 
 
@@ -113,7 +113,7 @@ def new_request_id() -> str:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address does not leave this machine. Names but localhost are taken to leave it."""
+    """True if an address does not leave this machine. Names but localhost are taken to leave it."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0]
@@ -139,7 +139,7 @@ def _check_proxy(proxy: Optional[str]) -> None:
 
 
 def _proxy_options(proxy: Optional[str], address_is_local: bool) -> list[tuple[str, Any]]:
-    """Of the channel, which goes through a proxy only where one is named, and never on this machine.
+    """Options of the channel, which goes through a proxy only where one is named, and never on this machine.
     Without them gRPC obeys http_proxy and its kin, on loopback, too.
     """
     if proxy is None or address_is_local:

@@ -263,7 +263,7 @@ class Members(Chats["dict[str, Any]", "dict[str, Any]"]):
 
 
 def _given(members: Mapping[str, Any], extra: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """Those that are there."""
+    """The members that have a value."""
     given = {name: value for name, value in members.items() if value is not None and value != []}
     return {**given, **(extra or {})}
 

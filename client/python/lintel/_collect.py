@@ -47,7 +47,7 @@ class TokenReader:
         )
 
     def tokens_of(self, response: pb.GenerateResponse) -> Iterator[Token]:
-        """Those of one message, in order."""
+        """The tokens of one message, in order."""
         for chunk in response.chunks:
             source = _SOURCES.get(chunk.source, Source.UNSPECIFIED)
             log2_probs, top, token_bytes = chunk.log2_probs, chunk.top, chunk.token_bytes
@@ -65,7 +65,7 @@ class TokenReader:
 
 
 class Results:
-    """How the samples of a call ended."""
+    """The results of the samples of a call."""
 
     def __init__(self, num_samples: int, request_id: str) -> None:
         self._num_samples = num_samples
@@ -109,7 +109,7 @@ class SampleCollector:
     def partial(
         self, results: Results, request: pb.GenerateRequest, code: grpc.StatusCode
     ) -> list[Sample]:
-        """What has come of a stream that failed with `code`. The result of a sample that had not
+        """The samples of a stream that failed with `code`. The result of a sample that had not
         ended holds what this side knows; seed is the request's own, 0 where the server drew it.
         """
         reason = _REASONS.get(code, FinishReason.UNSPECIFIED)
@@ -144,7 +144,7 @@ class ScoreCollector:
 
 
 class _Parts:
-    """Of one sample."""
+    """The parts of one sample."""
 
     def __init__(self) -> None:
         self.first_position: Optional[int] = None
@@ -173,7 +173,7 @@ class _Parts:
         self.top += [*top, *[()] * (len(chunk.tokens) - len(top))]
 
     def result(self, sample: int, seed: int, reason: FinishReason) -> SampleResult:
-        """Of a sample whose end did not come."""
+        """The result of a sample whose end did not come."""
         return SampleResult(
             sample=sample,
             finish_reason=reason,

@@ -29,7 +29,7 @@ from lintel.v1 import chat_pb2, response_pb2
 
 
 class _Parts:
-    """Of one choice."""
+    """The parts of one choice."""
 
     def __init__(self) -> None:
         self.content: list[str] = []
@@ -115,7 +115,7 @@ class AnswerCollector:
         return self.answers()
 
     def answers(self) -> list[Answer]:
-        """What has come."""
+        """The answers so far."""
         return [parts.answer(i, self) for i, parts in enumerate(self._parts)]
 
     def _nonsense(self, what: str) -> Exception:

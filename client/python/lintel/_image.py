@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pixels of an image are hidden, and how the others are put to the model."""
+"""Images with hidden pixels, and the requests that complete them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Completion:
             )
 
     def _has_light_border(self) -> bool:
-        """Of the pixels that are known."""
+        """True if the known pixels of the border are light."""
         border = np.ones(self._shape[:2], dtype=bool)
         border[1:-1, 1:-1] = False
         known = self._tokens[border.reshape(-1) & ~self._hidden]
@@ -119,7 +119,7 @@ class Completion:
 
 
 def _callers_level() -> int:
-    """Of the frame that called the package, as warnings.warn() counts from who calls this."""
+    """The level of the frame that called the package, as warnings.warn() counts from who calls this."""
     level = 1
     while sys._getframe(level).f_globals.get("__name__", "").startswith("lintel."):
         level += 1

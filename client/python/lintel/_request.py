@@ -194,7 +194,7 @@ def _fill_stop(
 
 
 def is_open(request: pb.GenerateRequest) -> bool:
-    """Whether the end of the request depends on the model: images have an end of their own, texts do
+    """True if the end of the request depends on the model: images have an end of their own, texts do
     not. Sets the bound where the prompt's form decides it.
     """
     if request.HasField("max_new_tokens") or request.HasField("time_limit"):

@@ -93,7 +93,7 @@ def _object(members: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 def _fields(kind: Any) -> dict[str, tuple[Any, bool, str]]:
-    """Of a dataclass: each field that __init__ takes, its type, whether it is required, its description."""
+    """Fields of a dataclass: each that __init__ takes, its type, whether it is required, its description."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {
         field.name: (
@@ -107,7 +107,7 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool, str]]:
 
 
 def _typed_dict_fields(kind: Any) -> dict[str, tuple[Any, bool, str]]:
-    """As _fields()."""
+    """Fields of a TypedDict, as _fields() has them."""
     hints = typing.get_type_hints(kind)
     return {name: (hint, name in kind.__required_keys__, "") for name, hint in hints.items()}
 
@@ -254,7 +254,7 @@ def build_arguments(function: Callable[..., Any], value: Any) -> dict[str, Any]:
 
 
 def to_text(value: Any) -> str:
-    """What a tool answers: a str as it is, any other value as JSON, dataclasses and enums included."""
+    """The text of a tool's answer: a str as it is, any other value as JSON, dataclasses and enums included."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=_to_json)

@@ -19,7 +19,7 @@ from lintel.v1 import (
 
 
 class Stubs:
-    """What clients call, over either kind of channel."""
+    """The methods that clients call, over either kind of channel."""
 
     def __init__(self, channel: Any) -> None:
         generation: Any = generation_pb2_grpc.GenerationServiceStub(channel)  # type: ignore

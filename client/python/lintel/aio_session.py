@@ -40,7 +40,7 @@ class AsyncSession(SessionBase[AsyncGeneration]):
         durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> list[AsyncSession]:
-        """As many of them, at most 64: all or none."""
+        """Copies of the session, as many as `count`, at most 64: all or none."""
         ids = await self._fork_ids(count, position, durability, timeout)
         return [AsyncSession(self._calls, id) for id in ids]
 

@@ -24,7 +24,7 @@ def to_body(members: dict[str, Any]) -> bytes:
 
 
 class ChatStreamBase:
-    """What ChatStream and AsyncChatStream have in common."""
+    """Common parts of ChatStream and AsyncChatStream."""
 
     def __init__(self, stream: StreamBase[Any], choices: int, schema: Any) -> None:
         self._stream = stream
@@ -44,7 +44,7 @@ class ChatStreamBase:
 
     @property
     def request_id(self) -> str:
-        """By which the server's log knows the call."""
+        """The id of the call in the server's log."""
         return self._stream.request_id
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class ChatStream(ChatStreamBase):
 
 
 class ResponseStreamBase:
-    """What ResponseStream and AsyncResponseStream have in common."""
+    """Common parts of ResponseStream and AsyncResponseStream."""
 
     def __init__(self, stream: StreamBase[Any], schema: Any, in_background: bool) -> None:
         self._stream = stream
@@ -138,7 +138,7 @@ class ResponseStreamBase:
 
     @property
     def request_id(self) -> str:
-        """By which the server's log knows the call."""
+        """The id of the call in the server's log."""
         return self._stream.request_id
 
     def close(self) -> None:

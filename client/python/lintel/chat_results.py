@@ -14,7 +14,7 @@ from lintel.v1 import chat_pb2
 
 
 class ChatFinishReason(enum.Enum):
-    """Why an answer ended."""
+    """The reason why an answer ended."""
 
     UNSPECIFIED = chat_pb2.CHAT_FINISH_REASON_UNSPECIFIED
     STOP = chat_pb2.CHAT_FINISH_REASON_STOP  # the model ended, or a stop text came
@@ -160,7 +160,7 @@ class Response:
 
     @property
     def parsed(self) -> Any:
-        """As Answer.parsed."""
+        """The same as Answer.parsed."""
         was_cut = self.status == "incomplete"
         return _parsed(self.schema, self.content, self.calls, was_cut)
 
@@ -173,12 +173,12 @@ class ResponseEvent(NamedTuple):
 
     @property
     def content(self) -> str:
-        """What the event adds to the text; empty: nothing."""
+        """The text that the event adds; empty: nothing."""
         return self._delta("response.output_text.delta")
 
     @property
     def reasoning(self) -> str:
-        """What the event adds to the reasoning; empty: nothing."""
+        """The reasoning that the event adds; empty: nothing."""
         return self._delta("response.reasoning.delta", "response.reasoning_text.delta")
 
     def _delta(self, *types: str) -> str:
@@ -210,7 +210,7 @@ def _parsed(schema: Any, content: str, calls: tuple[ToolCall, ...], was_cut: boo
 
 
 def whole_calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
-    """Those whose arguments are an object of JSON."""
+    """The calls whose arguments are an object of JSON."""
     return tuple(call for call in calls if _is_object(call.arguments))
 
 

@@ -44,7 +44,7 @@ class ClientBase(
     _chat_request.Chats[ChatT, ResponseT],
     Generic[GenerationT, NewSessionT, ChatT, ResponseT],
 ):
-    """What Client and AsyncClient have in common."""
+    """Common parts of Client and AsyncClient."""
 
     _calls_type: type[CallsBase]
     _chat_type: type[ChatT]

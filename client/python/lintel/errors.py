@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a failed call says: status code and the decoded google.rpc details."""
+"""Errors of calls: status code and the decoded google.rpc details."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FieldViolation(NamedTuple):
 
 
 class ResourceProblem(NamedTuple):
-    """What was not found, or could not be used."""
+    """A resource that was not found, or could not be used."""
 
     type: str  # "model" or "session"
     name: str
@@ -56,7 +56,7 @@ class LintelError(Exception):
         self.resources = resources
         self.retry_delay = retry_delay  # seconds after which the same request is worth sending again
         self.reason = reason  # for programs: "CALL_INTERRUPTED", "POSITION_MISMATCH"; empty: none
-        self.facts = facts or {}  # what the reason is about: {"position": "120"}
+        self.facts = facts or {}  # details of the reason: {"position": "120"}
         self.request_id = request_id  # by which the server's log knows the call
         self._hint = hint  # of this side, what the reason may be
         # The results of samples() and answers() that came before the call failed.
@@ -93,7 +93,7 @@ class LintelError(Exception):
 
 
 def _has_word(text: str, name: str) -> bool:
-    """Whether a text has a name, not as a part of another word."""
+    """True if a text has a name, not as a part of another word."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
 
 
@@ -156,15 +156,15 @@ _CLASSES: dict[grpc.StatusCode, type[LintelError]] = {
 }
 
 
-# What gRPC also says by itself, while the server may not know yet that the call is over.
+# Codes that gRPC also sets by itself, while the server may not know yet that the call is over.
 LOCAL_ENDINGS = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.UNAVAILABLE,
 )
 
-# What is heard of a server that is gone, or ends: that cancels the calls that did not end in time. Of a
-# call that was cancelled here the latter says nothing.
+# Codes of a server that is gone, or ends: that cancels the calls that did not end in time. For a call that was
+# cancelled here CANCELLED says nothing.
 LOST_SERVER = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
@@ -174,7 +174,7 @@ def make_error(code: grpc.StatusCode, message: str, request_id: str, **details: 
 
 
 def closed_in_wait(error: LintelError) -> LintelError:
-    """Of a call that was closed here after `error`, before it was sent again."""
+    """The error of a call that was closed here after `error`, before it was sent again."""
     code = grpc.StatusCode.CANCELLED
     return make_error(code, "the call was closed before it was tried again", error.request_id)
 
@@ -213,7 +213,7 @@ def from_rpc_error(
 _NOT_CONNECTED = "failed to connect to all addresses"
 _NOT_RESOLVED = "DNS resolution failed"
 
-# What gRPC says of a connection that broke under a call.
+# Words of gRPC about a connection that broke under a call.
 _LOST = re.compile(
     r"recvmsg|sendmsg|socket closed|connection (reset|aborted)|broken pipe|goaway|rst_stream"
     r"|keepalive|(transport|endpoint|connection) (was )?clos|stream removed|fd shutdown",
@@ -236,7 +236,7 @@ def plain_words(
     timeout: float,
     by_server: bool,
 ) -> Plain:
-    """What gRPC itself says of a call that failed, in plain words. What a server says stays as it is.
+    """Puts gRPC's own messages about a failed call into plain words. A server's message stays as it is.
 
     text: gRPC's. address: that was called. timeout: seconds, the call's. by_server: the status came
     with something that only a server sends.
@@ -261,7 +261,7 @@ def plain_words(
 
 
 def _reason(text: str, encrypted: bool) -> tuple[str, str]:
-    """Why there is no connection, and what may be wrong."""
+    """The reason why there is no connection, and a hint at the cause."""
     if not encrypted and re.search("socket closed|connection reset", text, re.IGNORECASE):
         # Servers of TLS close a connection in plain text without a word.
         return (

@@ -16,7 +16,7 @@ GenerationT = TypeVar("GenerationT", bound="GenerationBase")
 
 
 class GenerationBase:
-    """What Generation and AsyncGeneration have in common."""
+    """Common parts of Generation and AsyncGeneration."""
 
     def __init__(self, stream: StreamBase[pb.GenerateResponse], num_samples: int) -> None:
         self._stream = stream
@@ -36,17 +36,17 @@ class GenerationBase:
 
     @property
     def request_id(self) -> str:
-        """By which the server's log knows the call."""
+        """The id of the call in the server's log."""
         return self._stream.request_id
 
     @property
     def result(self) -> SampleResult:
-        """How the first sample ended. RuntimeError before the stream has."""
+        """The result of the first sample. RuntimeError before the stream has ended."""
         return self.results[0]
 
     @property
     def results(self) -> list[SampleResult]:
-        """How each sample ended. RuntimeError before the stream has."""
+        """The result of each sample. RuntimeError before the stream has ended."""
         if not self._stream.ended:
             raise RuntimeError("the stream has not been read to its end")
         return self._results.complete()

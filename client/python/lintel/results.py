@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Source(enum.Enum):
-    """Where a token comes from."""
+    """The origin of a token."""
 
     UNSPECIFIED = pb.VALUE_SOURCE_UNSPECIFIED
     SAMPLED = pb.VALUE_SOURCE_SAMPLED
@@ -29,7 +29,7 @@ class Source(enum.Enum):
 
 
 class FinishReason(enum.Enum):
-    """Why a sample ended."""
+    """The reason why a sample ended."""
 
     UNSPECIFIED = pb.FINISH_REASON_UNSPECIFIED
     LENGTH = pb.FINISH_REASON_LENGTH  # max_new_tokens reached
@@ -56,7 +56,7 @@ class Token(NamedTuple):
     sample: int
     log2_prob: Optional[float] = None  # None: not asked for, or the first token of its sequence
     top: tuple[TopValue, ...] = ()  # most likely first
-    # What it adds to the text, in whole characters: one of several tokens comes with its last one.
+    # The text that it adds, in whole characters: one of several tokens comes with its last one.
     text: str = ""
 
 
@@ -71,7 +71,7 @@ class Timings(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleResult:
-    """How one sample ended."""
+    """The result of one sample."""
 
     sample: int
     finish_reason: FinishReason
@@ -88,12 +88,12 @@ class SampleResult:
     replayed_tokens: int = 0  # tokens the sequence had, read once more: after a rewind, say
     cached_tokens: int = 0  # of the prompt, not read: a state was kept of an earlier one
     digest: str = ""  # of the session's history after this call
-    # Of particles: log2 of an estimate of the probability of all that was given.
+    # With particles: log2 of an estimate of the probability of all that was given.
     log2_evidence: Optional[float] = None
-    # Of the prompt, not read: in a window, those that no token depends on.
+    # Tokens of the prompt that were not read: in a window, those that no token depends on.
     skipped_tokens: int = 0
     window: int = 0  # tokens after which the state was reset; 0: it had no window
-    window_restarts: int = 0  # how often, for the tokens of this call
+    window_restarts: int = 0  # the number of resets, for the tokens of this call
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Sample:
     prompt: npt.NDArray[np.int32]  # with echo_prompt
     prompt_log2_probs: npt.NDArray[np.float32]
     result: SampleResult
-    token_bytes: tuple[bytes, ...] = ()  # what each token adds to the text, where that was asked for
+    token_bytes: tuple[bytes, ...] = ()  # bytes that each token adds to the text, on request
 
     @property
     def text(self) -> bytes:
@@ -120,11 +120,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Score:
-    """What the model makes of one sequence."""
+    """The model's probabilities of one sequence."""
 
     log2_probs: npt.NDArray[np.float32]  # of tokens 1, 2, ...; the first has no probability
     bits_per_dim: float  # their mean, negated
-    # Where a sequence was text: all its tokens, and what each of them adds to the text.
+    # For a sequence that was text: all its tokens, and the bytes that each of them adds to the text.
     tokens: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     token_bytes: tuple[bytes, ...] = ()
 
@@ -167,7 +167,7 @@ class Model:
     max_length: int  # positions that can be fed; 0: unbounded
     parameters: int
     weight_type: str
-    weight_type_reason: str  # what `--weight-type auto` found; empty where nothing was compared
+    weight_type_reason: str  # the finding of `--weight-type auto`; empty where nothing was compared
     weight_bytes: int
     state_bytes: int  # of a session of max_length tokens; 0: grows without an end
     constant_state: bool  # the state does not grow with the sequence
@@ -177,19 +177,19 @@ class Model:
     limits: dict[str, int]  # of one request, by the names of ModelLimits
     warnings: tuple[str, ...] = field(default=())
     trained_length: int = 0  # tokens it was trained on at once; 0: unknown
-    kernels: str = ""  # what multiplies the matrices on the server's machine
-    adapters: tuple[Adapter, ...] = ()  # that calls can name
-    state_bytes_per_value: int = 0  # what a token adds to a state that grows without an end
+    kernels: str = ""  # the kernels of the matrices on the server's machine
+    adapters: tuple[Adapter, ...] = ()  # adapters that calls can name
+    state_bytes_per_value: int = 0  # bytes that a token adds to a state that grows without an end
     prompt_rows: int = 0  # of a step that reads nothing but prompts
     kv_type: str = ""  # of cached keys and values: "f32", "bf16", "int8"; empty: no KV cache
     kv_session_bytes: int = 0  # with a KV cache: of a session before its first token
-    kv_token_bytes: int = 0  # what each token adds
-    tokenizer: str = ""  # what kind; empty: its tokens are ids alone
+    kv_token_bytes: int = 0  # bytes that each token adds
+    tokenizer: str = ""  # its kind; empty: its tokens are ids alone
     eos_tokens: tuple[int, ...] = ()  # at which a text prompt stops
 
 
 class Durability(enum.Enum):
-    """What of a session outlives the server."""
+    """The part of a session that outlives the server."""
 
     NONE = session_pb2.DURABILITY_NONE  # nothing
     CALL = session_pb2.DURABILITY_CALL  # calls whose end was seen
@@ -221,12 +221,12 @@ class SessionInfo:
     create_time: datetime
     last_used_time: datetime
     idle_timeout: timedelta  # evicted when unused for this long
-    adapter: str = ""  # that it was made with
+    adapter: str = ""  # the adapter that it was made with
     oldest_position: int = 0  # the lowest that rewind() and fork() take
     digest: str = ""  # of its history: equal histories have equal digests
     numerics: str = ""  # of the model that computes it: equal ones give equal bits
     window: int = 0  # tokens after which the state is reset; 0: never
-    durability: Durability = Durability.NONE  # what of it outlives the server
+    durability: Durability = Durability.NONE  # the part of it that outlives the server
     in_memory: bool = True  # else in the server's store alone: the next call brings it back
     interrupted: Optional[InterruptedCall] = None
     expire_time: Optional[datetime] = None  # removed when unused until then
@@ -242,7 +242,7 @@ class HistoryRun(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedState:
-    """What a session had seen, under a name, for sessions and calls to begin with."""
+    """The history of a session, under a name, for sessions and calls to begin with."""
 
     name: str
     model: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a call is sent again, and how long after."""
+"""Conditions for sending a call again, and the pauses before it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RepeatBase:
         raise NotImplementedError
 
     def concerns(self, error: LintelError) -> bool:
-        """Whether the call was cut off: before it was, its refusals are those of any call; but a server
+        """True if the call was cut off: before it was, its refusals are those of any call; but a server
         that is gone may hold the session for a while. REQUIRES that the call was not cancelled here.
         """
         is_held = error.code == grpc.StatusCode.ABORTED and error.reason.startswith("SESSION_")
@@ -120,7 +120,7 @@ class RepeatBase:
         if now >= self._give_up:
             raise error from None
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
-        # So that clients that lost their server together do not come back together.
+        # Jitter: clients that lost their server together do not come back together.
         pause = self._pause * random.uniform(0.8, 1.2)
         return min(max(pause, error.retry_delay or 0.0), self._give_up - now)
 
@@ -231,7 +231,7 @@ class Attempts:
         self.repeat: Optional[RepeatBase] = None  # of a call that is repeated where it was cut off
         self._reads = reads
         self._went = False  # to another server, last time
-        self.server: Optional[Server] = None  # that the last attempt was made at
+        self.server: Optional[Server] = None  # the server of the last attempt
         self.moves = 0  # to other servers, since something came or all were tried
         self.unreached: list[Server] = []  # servers without a connection, since the last wait
         self.waits_for_own_call = False  # ABORTED means a call of ours that is being put away
@@ -247,20 +247,20 @@ class Attempts:
 
     @staticmethod
     def names_a_server(error: LintelError) -> bool:
-        """Whether another server may do what this one did not. REQUIRES that the call was not
+        """True if another server may do what this one did not. REQUIRES that the call was not
         cancelled here.
         """
         held = error.code == grpc.StatusCode.ABORTED and error.reason.startswith("SESSION_")
         return held or error.code in LOST_SERVER
 
     def looks_for_others(self, error: LintelError) -> bool:
-        """Whether there may be others behind the name of the server that was reached. Of one that was
-        not gRPC has tried them all.
+        """True if there may be others behind the name of the server that was reached. If none was reached,
+        gRPC has tried them all.
         """
         return self.names_a_server(error) and not error.unreached
 
     def goes_elsewhere(self, error: LintelError) -> bool:
-        """Whether the call may be sent again at once, to another server."""
+        """Returns whether the call may be sent again at once, to another server."""
         if time.monotonic() >= self._deadline:
             return False
         if self.repeat is not None and self.repeat.concerns(error):

@@ -27,7 +27,7 @@ GenerationT = TypeVar("GenerationT", bound=GenerationBase)
 
 
 class SessionBase(_request.Generates[GenerationT]):
-    """What Session and AsyncSession have in common."""
+    """Common parts of Session and AsyncSession."""
 
     def __init__(self, calls: CallsBase, id: str) -> None:
         self.id = id
@@ -47,7 +47,7 @@ class SessionBase(_request.Generates[GenerationT]):
         return generation
 
     def _attempts_to_change(self, timeout: Optional[float]) -> Attempts:
-        """Of a call that is not sent twice, and waits for one that was cut short."""
+        """Attempts of a call that is not sent twice, and waits for one that was cut short."""
         attempts = self._calls.attempts(timeout)
         attempts.changes_session = True
         attempts.waits_for_own_call = self._last is not None and self._last.cut_short
@@ -138,7 +138,7 @@ class Session(SessionBase[Generation]):
         durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> list[Session]:
-        """As many of them, at most 64: all or none."""
+        """Copies of the session, as many as `count`, at most 64: all or none."""
         ids = await self._fork_ids(count, position, durability, timeout)
         return [Session(self._calls, id) for id in ids]
 
