@@ -87,7 +87,7 @@ describe("Anthropic's client", () => {
     assert.equal((await client.messages.create(ask('Hi', { max_tokens: 1 }))).stop_reason, 'max_tokens');
     const request = ask('Hi');
     const { input_tokens: tokens } = await client.messages.countTokens({ model: 'hello', messages: request.messages });
-    request.messages.push({ role: 'assistant', content: 'Well:\n' }); // where the model begins again
+    request.messages.push({ role: 'assistant', content: 'Well:\n' }); // the model begins again here
     const continued = await client.messages.create(request);
     assert.equal(continued.content[0].text, 'Hello there.');
     assert.equal(continued.usage.input_tokens + continued.usage.cache_read_input_tokens, tokens + 'Well:\n'.length);

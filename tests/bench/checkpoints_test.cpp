@@ -68,7 +68,7 @@ TEST_CASE("llama.cpp of another version, or none, is refused by name") {
   std::filesystem::create_directories(libraries);
   std::ofstream(libraries / "_nlcBuildMetadata.json") << R"({"release": "v0.4.0"})";
   CHECK_THROWS_WITH(LlamaPeer(root.path(), "model.gguf"), Catch::Matchers::Contains(refused));
-  // Of the right version, but without libraries: the process says so and ends.
+  // A build of the right version without libraries: the process says so and ends.
   std::ofstream(libraries / "_nlcBuildMetadata.json") << R"({"release": "v0.5.0"})";
   CHECK_THROWS_AS(LlamaPeer(root.path(), "model.gguf"), cli::Failure);
 }

@@ -224,7 +224,7 @@ TEST_CASE("sessions names every figure, with its target") {
   // A tiny model's session beside its tiny state is more than is promised of large ones.
   CHECK(result.out.find("Missed: memory of an open session beside its state.") !=
         std::string::npos);
-  // What was measured is gone.
+  // The measured model is removed.
   CHECK_FALSE(std::ranges::any_of(
       std::filesystem::directory_iterator(bench.path("")), [](const auto& entry) {
         return entry.path().filename().string().starts_with("lintel-bench");

@@ -5,7 +5,7 @@
 namespace lintel::bench {
 namespace {
 
-// What measuring `cost` at `count` positions makes of the sum over all of them.
+// The sum over all positions as integrated from `cost` at `count` of them.
 template <typename Cost>
 double integrated(std::int64_t steps, int count, Cost&& cost) {
   const std::vector<std::int64_t> positions = spread_positions(steps, count);

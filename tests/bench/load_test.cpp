@@ -23,8 +23,8 @@ std::atomic<int> connections_to_fail{0};
 
 }  // namespace
 
-// In place of the C library's, for gRPC, too. What is to fail fails as gRPC 1.51 reports it where
-// another call spoilt errno.
+// Replaces the C library's, for gRPC, too. A connection that must fail fails as gRPC 1.51 reports
+// it where another call spoilt errno.
 extern "C" int connect(int socket, const sockaddr* address, socklen_t size) {
   static const auto real = reinterpret_cast<decltype(&::connect)>(dlsym(RTLD_NEXT, "connect"));
   int type = 0;

@@ -20,7 +20,7 @@ for _ in $(seq "${LINTEL_BENCH_BUSY:-$((2 * $(nproc)))}"); do
   busy+=($!)
 done
 
-# What one run is, in turn. It has to have measured tokens/s.
+# Sets the command of one run, in turn. It has to have measured tokens/s.
 tiny=(--shape mnist-small --repeats 1)
 run_of() {
   case $(($1 % 4)) in

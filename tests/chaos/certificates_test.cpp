@@ -43,7 +43,7 @@ grpc::StatusCode call(const std::string& address,
   return health->Check(&context, {}, &response).error_code();
 }
 
-// Whether a handshake of openssl's own client succeeds with these arguments.
+// True if a handshake of openssl's own client succeeds with these arguments.
 bool shakes_hands(const std::string& address, const std::string& arguments) {
   const std::string command = "openssl s_client -connect " + address + " -verify_return_error " +
                               arguments + " </dev/null >/dev/null 2>&1";
@@ -120,7 +120,7 @@ TEST_CASE("HTTPS handshakes that fail or never end are let go, and others served
                       .credentials = credentials(authority, &good)});
   const int port = server.http_port();
   const std::string address = "127.0.0.1:" + std::to_string(port);
-  // In TLS 1.2 a client hears before the end of the handshake that it is refused.
+  // A client of TLS 1.2 hears before the end of the handshake that it is refused.
   const auto client_with = [&](const IssuedCertificate& one) {
     return "-CAfile " + authority.ca() + " -tls1_2 -cert " + one.certificate + " -key " + one.key;
   };
@@ -173,7 +173,7 @@ TEST_CASE(
   install(own);
   ChaosServer server({.flags = {"--tls-cert", certificate, "--tls-key", key},
                       .credentials = credentials(authority)});
-  // It expires while it is served: who is connected stays.
+  // The certificate expires while it is served: connected clients stay.
   install(old);
   CHECK(eventually([&] {
     return call(server.address(), credentials(authority)) == grpc::StatusCode::UNAVAILABLE;

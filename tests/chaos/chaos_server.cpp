@@ -202,7 +202,7 @@ std::string ChaosServer::get(const std::string& path) const {
 
 double ChaosServer::metric(const std::string& family, const std::string& label) const {
   std::string text;
-  // Where descriptors or memory are what is missing, the first try may fail.
+  // The first try may fail for lack of descriptors or memory.
   eventually([&] { return !(text = get("/metrics")).empty(); });
   std::istringstream lines(text);
   double sum = 0;

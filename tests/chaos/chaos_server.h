@@ -20,7 +20,7 @@
 
 namespace lintel::testing {
 
-// What a call of one sample brought.
+// The results of a call of one sample.
 struct Answer {
   std::vector<std::int32_t> tokens;
   std::vector<float> log2_probs;
@@ -43,7 +43,7 @@ v1::GenerateRequest tokens_request(std::uint64_t seed, unsigned max_new_tokens);
 v1::GenerateRequest endless_request();
 Answer generate(const std::shared_ptr<grpc::Channel>& channel, const v1::GenerateRequest& request);
 
-// Of the process as the system sees it.
+// Resources of the process as the system sees it.
 struct Usage {
   std::size_t rss_bytes = 0;
   int descriptors = 0;
@@ -58,7 +58,7 @@ class ChaosServer {
     std::vector<std::string> models;  // directories; none: "tokens"
     std::string max_new_tokens = "1000000000";
     bool http = false;                  // also serves HTTP, on http_port()
-    std::string shell = "exec \"$@\"";  // what /bin/sh does to start the program, "$@"
+    std::string shell = "exec \"$@\"";  // /bin/sh's command to start the program, "$@"
     std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   };
   ChaosServer() : ChaosServer(Options()) {}
@@ -81,7 +81,7 @@ class ChaosServer {
   std::string get(const std::string& path) const;  // over HTTP; empty when nothing answers
   std::string log() const;
 
-  // What a generation is like that nothing disturbs; made in the beginning.
+  // The answer of a generation that nothing disturbs; made in the beginning.
   const Answer& reference() const { return reference_; }
   Answer generate_reference() const { return generate(channel_, reference_request()); }
   static v1::GenerateRequest reference_request() { return tokens_request(7, 60); }

@@ -242,7 +242,8 @@ TEST_CASE("a client that never reads is paused, and affects no other") {
   server.take_baseline();
   most_rss = 0;
   stop_reading();
-  // Of each: an outbox of 4,096 tokens with 20 alternatives is some 2 MB, besides what gRPC holds.
+  // Each client has an outbox of 4,096 tokens with 20 alternatives, some 2 MB, besides gRPC's own
+  // buffers.
   CHECK(most_rss <= server.baseline().rss_bytes + 2 * kClients * std::size_t{4 << 20});
   server.check_recovered(std::to_string(4 * kClients) + " clients that never read, at most " +
                          std::to_string(most_rss >> 20) + " MiB with 20 of them");

@@ -125,7 +125,7 @@ TEST_CASE("a quota is not refilled by a jump of the wall clock") {
   ChaosServer server(
       {.flags = {"--identity-tokens-per-second", "1", "--identity-token-burst", "660"},
        .shell = clock.shell()});
-  // Whether a call gets its 60 tokens within two seconds: on what is saved up, not at one a second.
+  // True if a call gets its 60 tokens within two seconds: on saved quota, not at one a second.
   const auto runs_at_full_speed = [&] {
     v1::GenerateRequest request = ChaosServer::reference_request();
     request.mutable_time_limit()->set_seconds(2);

@@ -152,7 +152,7 @@ class FuzzCall {
     rpc_->StartCall(&started_);
   }
 
-  // What the queue's tags are.
+  // The tags of the queue.
   struct Tag {
     FuzzCall* call;
     void (FuzzCall::*done)(bool ok);
@@ -212,8 +212,8 @@ class FuzzCall {
       over_{this, &FuzzCall::on_over};
 };
 
-// What gRPC itself answers for: its own services, and messages that are none of the method's type,
-// which never reach ours.
+// True for methods of ours. gRPC itself answers its own services, and messages that are none of the
+// method's type, which never reach ours.
 bool is_ours(const pb::MethodDescriptor& method) {
   const std::string& service = method.service()->full_name();
   return service.rfind("lintel.", 0) == 0 || service.rfind("inference.", 0) == 0;
@@ -273,7 +273,7 @@ TEST_CASE("100,000 malformed requests to every RPC: none affects the server or o
   RandomMessages random(seed, words);
 
   std::map<std::string, std::map<int, int>> codes;  // method, code: calls
-  std::map<std::string, std::string> bad;           // what must not be
+  std::map<std::string, std::string> bad;           // forbidden results
   int sent = 0, parsed = 0, in_flight = 0;
   const auto over = [&](const FuzzCall::Result& result) {
     --in_flight;
@@ -359,7 +359,7 @@ TEST_CASE("100,000 malformed requests to every RPC: none affects the server or o
   CHECK(neighbour.disturbed() == 0);
   CHECK(codes.size() == schema.methods().size());
   CHECK(parsed > kMessages / 10);
-  // What the server counted itself.
+  // Counts of the server itself.
   CHECK(server.metric("lintel_requests_total", "code=\"INTERNAL\"") == 0);
   CHECK(server.metric("lintel_requests_total", "code=\"UNKNOWN\"") == 0);
   server.check_recovered(std::to_string(sent) + " malformed messages to " +

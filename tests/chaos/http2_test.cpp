@@ -195,7 +195,7 @@ TEST_CASE("malformed HTTP/2 and gRPC framing affects no other client", "[threat-
     }
   };
   round(50);
-  // What is lost is lost with every barrage; what the allocator keeps of one is there for the next.
+  // A leak grows with every barrage; the allocator reuses its memory of one for the next.
   int served = 0;
   for (int barrage = 0; barrage < 3; ++barrage) {
     server.take_baseline();

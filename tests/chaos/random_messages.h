@@ -29,7 +29,7 @@ class RandomMessages {
   const T& one_of(const std::vector<T>& all) {
     return all[below(all.size())];
   }
-  // What strings may hold from now on.
+  // Sets the words that strings may hold from now on.
   void set_words(std::vector<std::string> words) { words_ = std::move(words); }
 
  private:

@@ -135,7 +135,7 @@ TEST_CASE("exhausted descriptors: streams continue, and later clients are served
       connections.push_back(Socket::connect(server.metrics_port()));
     }
     CHECK(eventually([&] { return server.usage().descriptors >= (with_metrics ? 40 : 24); }));
-    // Who is in stays in.
+    // Connected clients stay connected.
     CHECK(server.generate_reference() == server.reference());
     for (int i = 0; i < 100; ++i) REQUIRE(stream->Read(&message));
     context.TryCancel();

@@ -17,7 +17,7 @@ const { LINTEL_PACKAGES, LINTEL_RECORD, PATH } = process.env;
 const claude = join(LINTEL_PACKAGES, `node_modules/@anthropic-ai/claude-code-linux-${arch()}/claude`);
 
 let directory;
-let file; // that the model writes
+let file; // written by the model
 let server;
 let proxy;
 const exchanges = []; // of messages: {method, url, headers, body, answer}

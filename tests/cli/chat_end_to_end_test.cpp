@@ -192,7 +192,7 @@ TEST_CASE("lintel chat --tools takes a list, one tool or a request, of both form
       flags.insert(flags.end(), more.begin(), more.end());
       const Result asked = ask(server, "What?", flags);
       CHECK(asked.code == 1);
-      // They came as tools, which this template does not show.
+      // The functions came as tools, which this template does not show.
       CHECK_THAT(asked.err, Catch::Contains("the model's chat template does not show them"));
     }
   }
@@ -274,7 +274,8 @@ TEST_CASE("in a terminal lintel chat names model, context and help, and asks onc
 TEST_CASE("a paste in a terminal is one question, and so are lines that belong together") {
   ChatTerminal chat;
   chat.terminal().read_until(">>> ");
-  // With the line ends of terminals, a tab, characters of several bytes, and what no text has.
+  // Pasted text with the line ends of terminals, a tab, characters of several bytes, and bytes that
+  // no text has.
   chat.say("see: \x1b[200~one\rtwo\r\tthr\u00fce\x1b[31m\x07\x1b[201~!");
   chat.say("\x1b[200~/no/command\rbut a text\x1b[201~");
   CHECK_THAT(chat.say("\x1b[200~// text\rmore\r\x1b[201~"), !Catch::Contains("no such command"));

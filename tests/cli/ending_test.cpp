@@ -140,7 +140,7 @@ TEST_CASE("a deadline fails the call, a time limit only ends it") {
   Process late(server.endless({"generate", "--deadline", "0.2"}));
   CHECK(late.wait() == 1);
   CHECK_THAT(late.err(), Catch::Contains("DEADLINE_EXCEEDED"));
-  CHECK_FALSE(late.out().empty());  // what came before it is kept
+  CHECK_FALSE(late.out().empty());  // output from before it is kept
 
   const Result cut =
       server.lintel({"generate", "--prompt-tokens", "3", "--max-new-tokens", "1000000000",

@@ -65,7 +65,7 @@ TEST_CASE("turns of an interactive session are those of a session that is contin
   CHECK(turns[0] + "\n" == go_on({"--prompt-tokens", "3,1,4"}));
   CHECK(turns[1] + "\n" == go_on({}));
   CHECK(turns[2] + "\n" == go_on({"--prompt-tokens", "7"}));
-  // What it made is gone.
+  // Its own sessions are deleted.
   CHECK(server.num_sessions() == 1);
 }
 

@@ -380,13 +380,13 @@ TEST_CASE_METHOD(RunFixture, "a service and a configuration file pull nothing, a
     CHECK(server.out().empty());
     return Result{code, server.out(), server.err()};
   };
-  // As systemd starts it, with the process in this variable.
+  // Starts it as systemd does, with the process in this variable.
   const std::string serve =
       std::string("exec '") + LINTEL_SERVER + "' --listen 127.0.0.1:0 --http-listen off org/world";
   const Result service = run({"/bin/sh", "-c", "export SYSTEMD_EXEC_PID=$$; " + serve});
   CHECK(service.code == 2);  // which its unit does not try again
   CHECK_THAT(service.err, Contains("HF_HUB_CACHE=/var/lib/lintel/hub lintel pull org/world`"));
-  // With its log in the journal.
+  // The log is in the journal.
   const std::string log = (directory.path() / "journal").string();
   const Result journal =
       run({"/bin/sh", "-c",

@@ -47,7 +47,7 @@ class StoredServers {
     arguments.insert(arguments.end(), {"--address", addresses_});
     return arguments;
   }
-  // What it prints, without the newline.
+  // Runs lintel and returns its output, without the newline.
   std::string lintel(const std::vector<std::string>& arguments) const {
     Process process(command(arguments));
     const int code = process.wait();

@@ -19,7 +19,7 @@ class TerminalProcess {
   TerminalProcess(const TerminalProcess&) = delete;
   TerminalProcess& operator=(const TerminalProcess&) = delete;
 
-  // What is typed; "\x03" is Ctrl-C, "\x04" Ctrl-D, "\x1b[A" the arrow up.
+  // Types these keys; "\x03" is Ctrl-C, "\x04" Ctrl-D, "\x1b[A" the arrow up.
   void type(const std::string& keys) const;
   void send(int signal) const;
   // Reads until `text` has come since the last call, or all has. Returns what came since then, up

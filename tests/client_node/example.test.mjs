@@ -292,7 +292,7 @@ describe('the Node example', () => {
   it('runs the commands of the READMEs', async () => {
     const scripted = join(directory, 'qwen35');
     await run('python3', [join(LINTEL_ROOT, 'tests/support/scripted_model.py'), scripted]);
-    // What a block names, the server for it, what it prints.
+    // The model that a block names, the server for it, and the output.
     const numbers = /^[\d. \n-]+$/;
     const servers = [
       ['qwen35', await serve(scripted), /^It is sunny in Bern\.\nBern 134000$/],

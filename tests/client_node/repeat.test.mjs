@@ -120,7 +120,7 @@ class DurableServer {
   }
 }
 
-// What a call gives; onToken(tokens) is awaited.
+// The output of a call; onToken(tokens) is awaited.
 async function read({ sessionId = 'it', onToken, ...options } = {}) {
   const seen = { tokens: [], finishes: [] };
   const request = { sessionId, prompt: [0, 7], maxNewTokens: COUNT, log2Probs: true };

@@ -44,7 +44,7 @@ export async function serve(model, ...more) {
       child.kill(signal);
       return ended;
     },
-    // Of HTTP, with --http-listen.
+    // The address of HTTP, with --http-listen.
     async httpAddress() {
       const address = () => /HTTP on (https?:\/\/\S+)/.exec(log)?.[1];
       await eventually(address, 'the line about HTTP');

@@ -108,7 +108,7 @@ class AsyncioTest(ServedTest):
 
     def test_leaving_the_loop_ends_the_call_at_once(self):
         async def body(client):
-            gc.disable()  # what is freed here is freed by its last reference
+            gc.disable()  # objects are freed here by their last reference
             try:
                 generation = client.generate([1], model="tokens", max_new_tokens=LONG)
                 async for _ in generation:

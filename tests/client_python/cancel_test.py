@@ -18,7 +18,7 @@ class CancelTest(ServedTest):
     def setUp(self):
         super().setUp()
         self.cancelled = self.server.metric("lintel_cancellations_total")
-        gc.disable()  # what is freed here is freed by its last reference
+        gc.disable()  # objects are freed here by their last reference
         self.addCleanup(gc.enable)
 
     def generate(self):

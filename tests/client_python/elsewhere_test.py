@@ -46,7 +46,7 @@ class TwoFakes(unittest.TestCase):
             return positions
 
     def both(self, *arguments, **options):
-        """Of a client of threads, and one of asyncio."""
+        """Calls of a client of threads, and of one of asyncio."""
         yield lambda: self.read(*arguments, **options)
         yield lambda: run_async(self.read_async(*arguments, **options))
 

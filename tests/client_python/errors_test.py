@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an error says where gRPC alone knows why a call failed."""
+"""Errors for which gRPC alone knows why a call failed."""
 
 import signal
 import traceback

@@ -16,7 +16,7 @@ class ImageTest(ServedTest):
     MODEL = "mnist-linear-small"
 
     def complete(self, image, mask, **options):
-        """By either kind of client."""
+        """Completes by either kind of client."""
         async def asynchronous():
             async with lintel.AsyncClient(self.server.address) as client:
                 return await client.complete_image(image, mask, **options)

@@ -14,7 +14,7 @@ import unittest
 REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PACKAGE = os.path.join(REPOSITORY, "client", "python")
 
-# What type checkers make of the client's answers: each line that is wrong must be found.
+# A program about the client's answers for type checkers: each line that is wrong must be found.
 USE = """
 import numpy as np
 import numpy.typing as npt
@@ -185,7 +185,7 @@ class PackageTest(unittest.TestCase):
         self.assertIn(output.strip(), server.stdout.split())
 
     def test_others_may_define_the_messages_of_google_rpc_and_health(self):
-        # As googleapis-common-protos and grpcio-health-checking do, in files of other names.
+        # Registers them as googleapis-common-protos and grpcio-health-checking do, in files of other names.
         program = """
 import lintel
 from google.protobuf import descriptor_pb2, descriptor_pool

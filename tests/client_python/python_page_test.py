@@ -17,7 +17,7 @@ from chat_test import make_model
 from serving import PATIENCE, REPOSITORY, Server, eventually
 
 STAND_IN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stand_in")
-# What the snippet of each section prints.
+# The output of the snippet of each section.
 PRINTED = {
     "With openai": r"Good morrow, friend\. 2\n",
     "Streaming": r"Two and three\.5",

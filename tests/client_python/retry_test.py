@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent again and what is not, with servers that refuse and break on purpose."""
+"""Calls that are sent again and calls that are not, with servers that refuse and break on purpose."""
 
 import asyncio
 import concurrent.futures

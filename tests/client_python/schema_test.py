@@ -131,7 +131,7 @@ class SchemaTest(unittest.TestCase):
                 function_schema(wrong)
 
     def test_a_class_of_pydantic_speaks_for_itself(self):
-        class Model:  # what of pydantic is used
+        class Model:  # the used part of pydantic
             @classmethod
             def model_json_schema(cls):
                 return {"type": "object"}

@@ -172,7 +172,7 @@ class SessionTest(ServedTest):
             for _ in range(10):
                 for token in session.generate([1], max_new_tokens=LONG):
                     break
-                # What was fed by then stays; nothing is lost or fed twice.
+                # Tokens fed by then stay; nothing is lost or fed twice.
                 sample = session.generate(max_new_tokens=3).samples()[0]
                 self.assertGreater(sample.first_position, token.position)
                 self.assertEqual(session.info().position, sample.first_position + 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers have at hand, as the wire has it. No server."""
+"""Values of callers, as the wire has them. No server."""
 
 import asyncio
 import unittest

@@ -12,7 +12,7 @@ import zipfile
 
 from serving import MNIST, REPOSITORY, Server
 
-# What a newcomer does first, against a server.
+# A newcomer's first program, against a server.
 PROGRAM = """
 import sys
 import lintel
@@ -68,7 +68,7 @@ class WheelTest(unittest.TestCase):
 
     def test_it_serves_in_a_clean_environment(self):
         environment = os.path.join(self.directory, "env")
-        # With the system's grpcio and NumPy, where no registry is to be asked.
+        # Uses the system's grpcio and NumPy, so that no registry is asked.
         run(sys.executable, "-m", "venv", "--system-site-packages", environment)
         python = os.path.join(environment, "bin", "python")
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

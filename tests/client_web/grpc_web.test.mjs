@@ -24,7 +24,7 @@ function unary(house, client, serviceName, methodName, message, metadata = {}) {
   return client.unaryCall(url, sent, metadata, descriptor);
 }
 
-// What a stream brings; `onData` may end it.
+// The events of a stream; `onData` may end it.
 function streamed(house, client, message, { metadata = {}, onData = () => {} } = {}) {
   const [url, sent, descriptor] = call(house, 'GenerationService', 'Generate', message);
   const stream = client.serverStreaming(url, sent, metadata, descriptor);
@@ -45,7 +45,7 @@ function streamed(house, client, message, { metadata = {}, onData = () => {} } =
 describe("Google's gRPC-Web client", () => {
   const house = servedSuite();
 
-  // In base64, by which it streams, and in bytes, by which it has no streams.
+  // grpc-web streams in base64, and has no streams in bytes.
   for (const format of ['text', 'binary']) {
     const client = new GrpcWebClientBase({ format });
 

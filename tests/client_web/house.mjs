@@ -33,7 +33,7 @@ export const request = {
   sampling: { seed: 7n },
 };
 
-// Of a model whose sequences have no end.
+// A request of a model whose sequences have no end.
 export const endless = { model: 'tokens', prompt: { form: { case: 'tokens', value: { ids: [1] } } } };
 
 // Call it in a suite: it has a server of the models "bytes" and "tokens" then, with `http`, its address.

@@ -13,7 +13,7 @@ const LONG = 24; // bytes from which on letters are counted
 const letters = (bytes) => (bytes < LONG ? 'x'.repeat(bytes) : `x*${bytes}`);
 const filler = (text) => letters(Buffer.byteLength(text));
 
-// Of the arguments of a call only their texts, so that they stay JSON.
+// Removes only the texts in the arguments of a call, so that these stay JSON.
 function withoutArguments(text) {
   try {
     return JSON.stringify(withoutTexts(JSON.parse(text)));

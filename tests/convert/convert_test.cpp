@@ -148,7 +148,7 @@ TEST_CASE("a model with an adapter merged agrees with the adapter applied to the
   };
   CHECK(fingerprint(f.to) != fingerprint(f.from));
 
-  // In bf16 what is not rounded there keeps what was merged.
+  // Weights that bf16 does not round keep their merged values.
   const fs::path narrow = f.directory.path() / "narrow";
   save_weights(f.from / "model.safetensors", config, random_weights(config, 3),
                [](const TensorSpec&) { return TensorType::kBf16; });

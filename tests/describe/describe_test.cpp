@@ -41,7 +41,7 @@ struct Program {
     list->add_option("--secret", text)->group("");
   }
 
-  // What `arguments` print instead of doing anything.
+  // The output of `arguments`, which print instead of doing anything.
   std::string printed(std::vector<std::string> arguments) {
     std::reverse(arguments.begin(), arguments.end());
     try {
@@ -200,7 +200,7 @@ TEST_CASE("there is a man page for the program and for each command") {
   CHECK(has(word, ".SH EXAMPLES\n.nf\n  say word \\en\n  say word \\- \\-x\n.fi\n"));
   CHECK(has(word, "One of: low, high.\n"));
   CHECK(has(word, ".SS Input\n"));
-  // Of a command inside a command, examples are part of its section.
+  // Examples of a command inside a command are part of its section.
   CHECK(has(pages[2].second, ".SS say list all\n"));
   CHECK(!has(pages[2].second, ".SH EXAMPLES"));
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of files of Docker Compose share."""
+"""Code common to the tests of files of Docker Compose."""
 
 import os
 import shutil

@@ -66,13 +66,13 @@ class Container:
                       "--entrypoint", "lintel", IMAGE, *arguments, check=check)
 
     def http_status(self, path, port):
-        """Of GET on loopback. The image has no HTTP client, but bash."""
+        """The status of GET on loopback. The image has no HTTP client, but bash."""
         request = (f"exec 3<>/dev/tcp/127.0.0.1/{port} && "
                    f"printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && head -n 1 <&3")
         return int(self.run_inside("bash", "-c", request).stdout.split()[1])
 
     def healthy(self):
-        """What the image's HEALTHCHECK says."""
+        """Returns whether the image's HEALTHCHECK succeeds."""
         if ENGINE == "podman":  # runs it by a timer of systemd, which may be missing
             return engine("healthcheck", "run", self.name, check=False).returncode == 0
         return inspect(self.name)["State"]["Health"]["Status"] == "healthy"
@@ -201,7 +201,7 @@ class ContainerTest(unittest.TestCase):
             self.assertEqual(container.stop(), 0)
 
     def test_the_pods_of_kubernetes(self):
-        # Those that need neither a volume nor a store beside them.
+        # Variants that need neither a volume nor a store beside them.
         for variant in ("base", "tls"):
             with self.subTest(variant), tempfile.TemporaryDirectory() as secrets:
                 self.check_pod(variant, secrets)

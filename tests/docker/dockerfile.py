@@ -14,7 +14,7 @@ class Dockerfile:
             self.text = file.read()
 
     def instruction(self, name):
-        """What follows the last line that begins with it."""
+        """The arguments of the last line that begins with `name`."""
         return re.findall(rf"^{name} (.*)$", self.text, re.MULTILINE)[-1]
 
     def user(self):

@@ -29,7 +29,7 @@ def number_of_bytes(text):
 
 
 def kustomize_is_recent():
-    """Whether there is a kubectl that builds one directory on another."""
+    """Returns whether there is a kubectl that builds one directory on another."""
     if shutil.which("kubectl") is None:
         return False
     done = subprocess.run(["kubectl", "version", "--client", "--output=json"],
@@ -38,7 +38,7 @@ def kustomize_is_recent():
 
 
 class Variant:
-    """What a test asks of one of the kustomizations."""
+    """Expectations of a test for one of the kustomizations."""
 
     def __init__(self, name, workload):
         self.directory = os.path.join(manifests.KUBERNETES, name)
@@ -66,7 +66,7 @@ class Variant:
 
 
 class ManifestTests:
-    """Of one variant: the classes below name it."""
+    """Tests of one variant: the classes below name it."""
 
     name = None
     workload = "Deployment"
@@ -286,7 +286,7 @@ class ServingRuntimeTest(unittest.TestCase):
                  for flag in ("--http-listen", "--metrics-listen")}
         (port,) = container["ports"]
         self.assertEqual(str(port["containerPort"]), ports["--http-listen"])
-        # As KServe does, with a model that is here and ports that are free.
+        # Starts it as KServe does, with a model that is here and ports that are free.
         arguments = ["--model", "mine=" + serving.MODEL]
         arguments += [each for each in given[given.index("--insecure-public"):]]
         with serving.serving(arguments) as server:

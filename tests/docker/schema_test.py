@@ -16,13 +16,13 @@ import unittest
 import manifests
 
 SCHEMA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schema")
-# Where kubernetes-types has a kind's type, by its apiVersion.
+# The modules in which kubernetes-types has a kind's type, by its apiVersion.
 MODULES = {"v1": "core/v1", "apps/v1": "apps/v1", "autoscaling/v2": "autoscaling/v2",
            "policy/v1": "policy/v1", "networking.k8s.io/v1": "networking/v1"}
 
 
 def complaints(documents):
-    """What the compiler says of the documents; empty when it has nothing to say."""
+    """The compiler's errors about the documents; empty: there are none."""
     lines = []
     for i, document in enumerate(documents):
         kind = document["kind"]

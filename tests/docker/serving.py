@@ -15,7 +15,7 @@ MODEL = os.path.join(manifests.ROOT, "weights", "mnist-linear-small")
 
 
 class Server:
-    """Where it listens."""
+    """A running server and its addresses."""
 
     def __init__(self, address, metrics):
         self.address = address
@@ -73,5 +73,5 @@ def make_tokens(directory, lintel):
 
 
 def seconds(duration):
-    """Of "45s" or "2m", as lintel-server and compose files write them."""
+    """The seconds of "45s" or "2m", as lintel-server and compose files write them."""
     return int(duration[:-1]) * {"s": 1, "m": 60}[duration[-1]]

@@ -56,7 +56,7 @@ PORTS = [8080, 9464, 50051]
 SECONDS = 280
 SHELL, HEADING, OTHERS = "sh", "##", {"python", "js", "json", "toml", "text"}
 
-# In front of the blocks: the server runs beside them until the next one, and what curl is refused is an error.
+# The lines before the blocks: the server runs beside them until the next one, and a refusal of curl's is an error.
 BEFORE = r"""set -euo pipefail
 server=
 stop_server() {
@@ -104,12 +104,12 @@ def kind(value):
 
 
 def matches(shown, came):
-    """Whether a text is the one shown, whose "..." stands for anything."""
+    """Returns whether a text is the one shown, whose "..." stands for anything."""
     return re.fullmatch(".*".join(map(re.escape, shown.split("..."))), came, re.DOTALL) is not None
 
 
 def differences(shown, came, place=""):
-    """What a page shows of a value and did not come, with its place."""
+    """The parts of a value that a page shows and that did not come, with their places."""
     if kind(shown) != kind(came):
         return [f"{place}: {came!r}, shown as {shown!r}"]
     if isinstance(shown, dict):
@@ -216,7 +216,7 @@ def png(rows):
 
 
 def write_readers_files(directory):
-    """What a reader has: MNIST's file, a photograph of a 1, texts, sequences."""
+    """Writes the files of a reader: MNIST's file, a photograph of a 1, texts, sequences."""
     images = b"".join(bytes(200 if 12 <= x < 16 and 4 <= y < 24 else 0 for y in range(28) for x in range(28))
                       for _ in range(10))
     stroke = [[20 if 28 <= x < 34 and 10 <= y < 70 else 230 for x in range(64)] for y in range(80)]
@@ -332,13 +332,13 @@ def run(page):
 
 
 def is_shown_as_text(language, text):
-    """Whether a block's output is one that a page may show: of Python, or of one command that is no curl."""
+    """Returns whether a page may show a block's output: of Python, or of one command that is no curl."""
     commands = [line for line in re.sub(r"\\\n", " ", text).splitlines() if line and not line.startswith("#")]
     return language == "python" or (len(commands) == 1 and not servers(text))
 
 
 def check(page, ran, work):
-    """What came back is what the page shows."""
+    """Compares the answers with those that the page shows."""
     case, everything, all_blocks = unittest.TestCase(), "", blocks(page)
     for number, text in ran:
         with open(os.path.join(work, f"{number}.out"), encoding="utf-8", errors="replace") as file:

@@ -14,7 +14,7 @@ from pages import ROOT, pages, read, spans, split
 
 PROGRAMS = {"lintel-server": "LINTEL_SERVER", "lintel": "LINTEL_CLI", "lintel-convert": "LINTEL_CONVERT",
             "lintel-bench": "LINTEL_BENCH"}
-# Of other programs, where the prose speaks of them.
+# Flags of other programs, where the prose speaks of them.
 FOREIGN = {"--read-only", "--cap-drop"}
 
 

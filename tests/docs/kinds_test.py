@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages and the training package say of the kinds of attention is what they declare.
+"""The pages and the training package describe the kinds of attention as these are declared.
 
 Needs LINTEL_CONVERT, whose --kinds prints the declarations. With --write, writes it into the pages instead.
 """
@@ -58,7 +58,7 @@ def state_table(kinds):
 
 
 def tensors_table(kinds):
-    """What each kind has beside out_projection, its tensors with any keys, the sizes in letters."""
+    """A table of what each kind has beside out_projection: its tensors with any keys, the sizes in letters."""
     rows = []
     for kind in kinds:
         sample = kind["samples"][0]

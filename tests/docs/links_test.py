@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages point at is there."""
+"""Targets of the pages' links exist."""
 
 import os
 import re

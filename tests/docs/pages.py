@@ -25,7 +25,7 @@ def read(page):
 
 
 def left_out(path):
-    """Whether the copy that the image's tests run in has been made without this path."""
+    """Returns whether the copy that the image's tests run in has been made without this path."""
     with open(os.path.join(ROOT, ".dockerignore"), encoding="utf-8") as file:
         ignored = file.read().split()
     top = path.split(os.sep)[0]
@@ -47,13 +47,13 @@ def split(text):
 
 
 def spans(prose):
-    """What stands between backticks, line ends as spaces."""
+    """Texts between backticks, line ends as spaces."""
     return [span.replace("\n", " ") for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
 
 
 @functools.lru_cache(maxsize=None)
 def anchors(page):
-    """What a link to this page may have behind its #, as GitHub makes it of the headings."""
+    """Anchors that a link to this page may have behind its #, as GitHub makes them of the headings."""
     found, seen = set(), {}
     for heading in re.findall(r"^#{1,6} +(.*?) *#*$", split(read(page))[0], re.MULTILINE):
         text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")

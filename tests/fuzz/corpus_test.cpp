@@ -16,7 +16,7 @@ namespace lintel::fuzz {
 namespace {
 
 constexpr std::size_t kSmallFileLimit = 4 << 20;
-// Of a size under a sanitizer, but at night.
+// A size small enough for a sanitizer, and the full one at night.
 const std::size_t kPart = testing::runs_few_cases() ? 10 : 1;
 const std::size_t kLargeHeaderBytes = 50'000'000 / kPart;
 constexpr std::size_t kLargeHeaderLimit = 64 << 20;

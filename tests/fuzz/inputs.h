@@ -6,8 +6,9 @@
 
 namespace lintel::fuzz {
 
-// Whether the parser took the input. A refusal is a ModelError with a short, printable text; what
-// is taken keeps the parser's promises. Anything else leaves as an exception of another type.
+// Returns whether the parser took the input. A refusal is a ModelError with a short, printable
+// text; accepted input keeps the parser's promises. Anything else leaves as an exception of another
+// type.
 bool try_config(std::string_view bytes);
 bool try_safetensors(std::string_view bytes);
 bool try_gguf(std::string_view bytes);

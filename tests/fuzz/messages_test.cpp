@@ -105,7 +105,7 @@ void damage(std::mt19937_64& random, const ojson& whole, ojson& value) {
   }
 }
 
-// Whether it was read. Checks what every request that was read has.
+// Returns whether it was read. Checks the invariants of every request that was read.
 bool try_message_request(std::string_view text) {
   ChatRequest request;
   MessageForm form;

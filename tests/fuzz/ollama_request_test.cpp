@@ -19,7 +19,7 @@ namespace {
 
 using ojson = nlohmann::ordered_json;
 
-// Of any type, or what a member of these names may be.
+// A random value of any type, or one that a member of these names may have.
 ojson random_ollama_value(std::mt19937_64& random, int depth) {
   static const char* const kNames[] = {
       "model",         "messages",       "role",      "content",      "tool_calls",  "function",
@@ -75,8 +75,8 @@ const std::vector<std::string>& valid_bodies() {
   return bodies;
 }
 
-// What is read has messages in the form that templates take; what is refused names a member.
-// Returns whether it was read.
+// Reads a body, and returns whether it was accepted. Messages then have the form that templates
+// take; a refusal names a member.
 bool try_body(OllamaRoute route, const std::string& body) {
   OllamaRequest request;
   const JsonFailure failure = read_ollama_request(route, body, "ada", {}, request);

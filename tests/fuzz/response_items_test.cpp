@@ -24,11 +24,11 @@ namespace {
 
 using ojson = nlohmann::ordered_json;
 
-// Of one response its text and its tree, and what is kept of all: at most kMostItemBytes as they
-// are counted, which is more than they take.
+// Bounds for the text and tree of one response, and for all kept items: at most kMostItemBytes as
+// they are counted, which is more than they take.
 constexpr std::size_t kReadLimit = std::size_t{112} << 20;
 
-// Of 40 bytes to 700 KB as JSON, from one long text to thousands of empty parts.
+// A random item of 40 bytes to 700 KB as JSON, from one long text to thousands of empty parts.
 ojson random_item(std::mt19937_64& random, const std::string& id) {
   const std::size_t parts = random() % 3 == 0 ? random() % 20'000 : random() % 3;
   const std::size_t bytes = random() % 4 == 0 ? random() % 700'000 : random() % 40;

@@ -8,9 +8,9 @@
 
 namespace lintel::fuzz {
 
-// Whether the template is parsed and renders a conversation, within small limits. A refusal is a
-// TemplateError or TemplateRefusal; what is rendered keeps its promises. Anything else leaves as an
-// exception of another type.
+// Returns whether the template is parsed and renders a conversation, within small limits. A refusal
+// is a TemplateError or TemplateRefusal; rendered text keeps its promises. Anything else leaves as
+// an exception of another type.
 bool try_template(std::string_view source);
 
 // A template that is right by the grammar, most of the time; each byte is a choice. Without choices

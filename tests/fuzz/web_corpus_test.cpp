@@ -32,7 +32,7 @@ bool parse_limited(const Kind& kind, const std::string& bytes, std::size_t limit
   return within_time(kind.parse, bytes);
 }
 
-// What is made once a process, descriptors for one, is there before memory is counted.
+// Creates objects that are made once a process, descriptors for one, before memory is counted.
 void warm_up(const Kind& kind) {
   for (const std::string& seed : kind.seeds()) kind.parse(seed);
 }

@@ -110,7 +110,7 @@ void check_head(const std::string& head) {
 
 constexpr std::size_t kMostMessage = 1 << 16;
 
-// What a client says over a WebSocket, in the order in which it is read.
+// Messages of a client over a WebSocket, in the order in which they are read.
 std::vector<std::string> websocket_events(std::string_view bytes, std::size_t piece) {
   WebSocketReader reader(kMostMessage);
   std::vector<std::string> events;

@@ -6,7 +6,7 @@
 
 namespace lintel::fuzz {
 
-// Whether a parser took the input. A broken promise leaves as a std::logic_error.
+// Return whether a parser took the input. A broken promise leaves as a std::logic_error.
 bool try_web_frame(std::string_view bytes);  // as an envelope, and as base64
 bool try_web_json(std::string_view bytes);   // as a body of each interface in JSON
 bool try_web_head(std::string_view bytes);   // as a request: head, chunks and trailers

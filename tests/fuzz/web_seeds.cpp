@@ -80,7 +80,7 @@ std::vector<std::string> web_json_seeds() {
       R"({"prompt":{"text":"VGhl"},"maxNewTokens":20,"sampling":{"temperature":0.9,"seed":"7",
  "logitBias":{"65":-1.5}},"stop":{"strings":["Cg=="]},"given":[{"position":"5","values":{"tokens":{"ids":[1]}}}]})",
       R"({"prompt":{"text":"The "},"max_new_tokens":20,"stop":{"strings":["\n"]}})",
-      // What costs more than it is long: depth, names, lists.
+      // Inputs that cost more than their length: depth, names, lists.
       nested_data(100), R"({"sampling":{"logitBias":{)" + many_names(200) + "}}}",
       R"({"model":"text","prompt":"a","logit_bias":{)" + many_names(200) + "}}",
       R"({"given":[{})" + repeated(",{}", 200) + "]}"};
@@ -101,7 +101,7 @@ std::vector<std::string> web_head_seeds() {
       "1;a=b\r\n{\r\n0a ; c = \"d e\"\r\n          \r\n1\r\n}\r\n0;e\r\nX-A: 1\r\nX-B: 2\r\n\r\n",
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\ntransfer-encoding: CHUNKED \r\n\r\n"
       "2\r\n{}\r\n0\r\n\r\n",
-      // As many headers as there may be.
+      // The most headers allowed.
       [] {
         std::string many = "GET / HTTP/1.1\r\nHost: localhost\r\n";
         for (int i = 1; i < 100; ++i) many += "a: b\r\n";

@@ -19,7 +19,7 @@ namespace lintel::fuzz {
 namespace {
 
 constexpr std::size_t kMostTurnMessage = 256 << 10;
-// What is read of a message while another one is answered, with what is read at once.
+// Bytes that are read of a message while another one is answered, with those read at once.
 constexpr std::int64_t kMostAhead = 20 << 10;
 
 void hold_that(bool condition, const char* promise) {
@@ -99,7 +99,7 @@ class Socket {
     io_.poll();
   }
 
-  // What is sent waits where the server does not read it.
+  // Queues the bytes while the server does not read them.
   void send(std::string_view bytes) {
     if (unsent_.size() < kMostTurnMessage) unsent_ += bytes;
     poll();

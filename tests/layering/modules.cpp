@@ -12,8 +12,8 @@ namespace lintel::testing {
 namespace fs = std::filesystem;
 namespace {
 
-// Whose headers begin how. What stands in no line (the standard library, the system) all may
-// include.
+// Packages by the beginnings of their headers. Headers in no line (the standard library, the
+// system) all may include.
 const std::map<std::string, std::regex> kPackages = {
     {"<boost>", std::regex("^boost/")},
     {"<cli>", std::regex("^CLI/")},
@@ -31,7 +31,7 @@ const std::map<std::string, std::regex> kPackages = {
     {"<prometheus>", std::regex("^prometheus")},
     {"<spdlog>", std::regex("^spdlog/")},
 };
-const std::regex kWire("^(lintel/v1|inference|google/rpc)/");  // what protoc makes of proto/
+const std::regex kWire("^(lintel/v1|inference|google/rpc)/");  // protoc's output for proto/
 
 std::string top_of(const std::string& folder) { return folder.substr(0, folder.find('/')); }
 

@@ -12,14 +12,14 @@ namespace lintel::testing {
 // A line of the table.
 struct Module {
   std::string folder;
-  // As written: modules, tops and <packages>.
+  // Names as written: modules, tops and <packages>.
   std::set<std::string> sees;
 };
 
-// In its order. Throws std::runtime_error for a line that is none.
+// The modules in the file's order. Throws std::runtime_error for a line that is none.
 std::vector<Module> read_modules(const std::filesystem::path& file);
 
-// What the module may not do, as messages: it names itself, a module that is not above it, or an
+// Rules that the modules break, as messages: one names itself, a module that is not above it, or an
 // unknown package.
 std::vector<std::string> faults_of(const std::vector<Module>& modules);
 

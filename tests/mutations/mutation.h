@@ -7,7 +7,7 @@
 
 namespace lintel::mutations {
 
-// Whether this process has the defect of that name. The environment is read once.
+// True if this process has the defect of that name. The environment is read once.
 inline bool is_chosen(std::string_view name) {
   static const char* const chosen = std::getenv("LINTEL_MUTATION");
   return chosen != nullptr && name == chosen;

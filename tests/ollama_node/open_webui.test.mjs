@@ -19,7 +19,7 @@ let directory;
 let server;
 let base;
 
-// As aiohttp sends it: no Origin, a key even where none is asked for.
+// Headers as aiohttp sends them: no Origin, a key even where none is asked for.
 const HEADERS = { 'Content-Type': 'application/json', Authorization: 'Bearer none', 'X-OpenWebUI-User-Name': 'A%20user' };
 
 async function get(path) {

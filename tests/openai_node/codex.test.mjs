@@ -40,7 +40,7 @@ describe('requests of Codex', () => {
     rmSync(directory, { recursive: true, force: true });
   });
 
-  // What a recorded request is answered: the response, its events' types and what was ignored.
+  // Replays a recorded request: its response, the types of its events and the ignored members.
   async function replay({ method, path, headers, body }) {
     const sent = Object.fromEntries(Object.entries(headers).filter(([name]) => !/^(host|content-length|connection)$/.test(name)));
     const answer = await fetch(url + path, { method, headers: sent, body: JSON.stringify(body) });

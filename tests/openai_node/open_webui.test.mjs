@@ -32,7 +32,7 @@ let directory;
 let server;
 let base;
 
-// As aiohttp sends it: no Origin, a key even where none is asked for.
+// Posts as aiohttp does: no Origin, a key even where none is asked for.
 function post(body) {
   return fetch(`${base}/chat/completions`, {
     method: 'POST',

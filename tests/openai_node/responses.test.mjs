@@ -312,14 +312,14 @@ describe('/v1/responses', () => {
       assert.equal(whole.at(-1).response.id, id);
       assert.equal(whole.at(-1).response.usage.output_tokens, tokens);
 
-      await running.stop('SIGKILL'); // what was seen to end survives
+      await running.stop('SIGKILL'); // a response that was seen to end survives
       running = await start();
       url = await running.httpAddress();
       assert.deepEqual(await (await fetch(`${url}/v1/responses/${id}`)).json(), whole.at(-1).response);
       const again = await allOf(eventsOf(await post('/responses', body, key)));
       assert.deepEqual(again, whole);
 
-      // In the background it continues by itself, with the same text.
+      // A background response continues by itself, with the same text.
       const background = await (await post('/responses', { ...body, stream: false, background: true, seed: 5 })).json();
       await running.stop('SIGKILL');
       running = await start();

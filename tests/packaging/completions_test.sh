@@ -106,7 +106,7 @@ for program in lintel lintel-server lintel-convert lintel-bench; do
   "$bin/$program" --completion zsh >"$work/_$program"
   zsh -n "$work/_$program" || fail "zsh cannot read the completions of $program"
 done
-# What zsh lists for a line, by a terminal of its own.
+# Lists zsh's completions of a line, by a terminal of its own.
 cat >"$work/list.zsh" <<'EOT'
 zmodload zsh/zpty
 zpty shell zsh -fi

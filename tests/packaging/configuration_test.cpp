@@ -14,7 +14,7 @@
 namespace lintel {
 namespace {
 
-// With its places filled in.
+// The shipped file with its places filled in.
 std::string shipped() {
   std::ifstream in(LINTEL_PACKAGING "/lintel.toml.in");
   std::string text(std::istreambuf_iterator<char>(in), {});

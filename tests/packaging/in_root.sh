@@ -12,7 +12,7 @@ tree() {
   find / -xdev \( -path /proc -o -path /dev -o -path /sys -o -path /tmp -o -path /root -o -path /var/cache -o -path /var/log \
     -o -path /var/lib/apt -o -path /var/lib/dpkg -o -path /run \) -prune -o -print | sort
 }
-# What a unit's line KEY=VALUE says.
+# The VALUE of a unit's line KEY=VALUE.
 unit() {
   sed -n "s/^$1=//p" /usr/lib/systemd/system/lintel.service
 }
@@ -54,7 +54,7 @@ archive() {
   rm -rf /srv/*
 }
 
-# What the checks below need; the package brings what it needs itself.
+# Installs programs that the checks below need; the package brings those that it needs itself.
 prepare() {
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends bash-completion iproute2 man-db python3-minimal systemd zsh >/dev/null 2>&1

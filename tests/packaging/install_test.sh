@@ -38,7 +38,7 @@ mkfifo "$prefix/out"
 kill $! && wait $! || fail "it ends with status $?"
 [[ $ready == "lintel-server ready on 127.0.0.1:"* && $page == "gRPC on "*", HTTP on "*", page: http://127.0.0.1:"*/ ]] || fail "it says '$ready' and '$page'"
 rm "$prefix/out"
-# What an operator wrote stays.
+# An operator's file stays.
 echo 'listen = "127.0.0.1:1"' >"$prefix/etc/lintel/lintel.toml"
 "$1" --install "$2" --prefix "$prefix" >/dev/null
 [[ $(wc -l <"$prefix/etc/lintel/lintel.toml") == 1 ]] || fail "lintel.toml was written over"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has the project's version has that of CMakeLists.txt; what is released is in the changelog."""
+"""Every version of the project is that of CMakeLists.txt; released ones are in the changelog."""
 
 import json
 import os

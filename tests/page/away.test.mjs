@@ -59,7 +59,7 @@ it('server killed and restarted: the dot and every tab say so, and recover', asy
   await page.click('#digits .primary');
   await says('#digits .status', /pixels in/);
 
-  // In the middle of an answer.
+  // The server goes away in the middle of an answer.
   await page.click('#tab-race');
   await page.evaluate("document.querySelector('#race-laps').value = 100");
   await page.click('#race .primary');
@@ -68,7 +68,7 @@ it('server killed and restarted: the dot and every tab say so, and recover', asy
   await says('#race .status', /^(the connection to the server was lost|the server does not answer)$/);
   await state('bad');
 
-  // What the browser itself says of calls that failed is no complaint of the page.
+  // Errors of the browser itself about failed calls are no complaints of the page.
   const complaints = page.complaints.filter((complaint) => !/Failed to load resource/.test(complaint));
   assert.deepEqual(complaints, []);
 });

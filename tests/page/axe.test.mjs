@@ -16,7 +16,7 @@ const SIZES = [
 
 const at = watchedPages('--model', new URL('../../weights/text-rwkv7-small', import.meta.url).pathname);
 
-// Of the page as it is. DevTools runs axe: the page's Content-Security-Policy stays.
+// Checks the page as it is. DevTools runs axe: the page's Content-Security-Policy stays.
 async function check(what) {
   const { passes, violations } = await at.page.evaluate(`axe.run().then(({ passes, violations }) => ({
     passes: passes.map(({ id, nodes }) => [id, nodes.length]),

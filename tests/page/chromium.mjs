@@ -56,7 +56,8 @@ export class Chromium {
     browser.child = child;
     browser.log = '';
     child.stderr.on('data', (data) => (browser.log += data));
-    // With all its processes: they share its standard error, and still write to the profile when the first has exited.
+    // Waits for all its processes: they share its standard error, and still write to the profile when the first has
+    // exited.
     browser.ended = new Promise((resolve) => child.once('close', resolve));
     child.once('error', (error) => browser.#end(error));
     child.once('exit', () => browser.#end(new Error(`Chromium ended\n${browser.#account()}`)));
@@ -182,8 +183,8 @@ class Page {
     }
   }
 
-  // What the page is like, of which no part may be had where it hangs: its state, whether it paints, how it looks, and
-  // what happened last.
+  // An account of the page, of which no part may be had where it hangs: its state, whether it paints, its picture,
+  // and the last events.
   async account() {
     const part = async (name, make) => {
       try {
@@ -270,7 +271,7 @@ class Page {
     return this.send('Input.insertText', { text });
   }
 
-  // Where an element's middle is, in view.
+  // The middle of an element, in view.
   async middle(selector) {
     return this
       .evaluate(`(() => { const e = document.querySelector(${JSON.stringify(selector)}); e.scrollIntoView({ block: 'center' });

@@ -56,7 +56,7 @@ describe('Digits', () => {
     await at.page.click('#digits-slow');
     await at.set('#digits-samples', '16'); // which takes nine seconds to show
     await at.complete();
-    // Of the last completion, by the colours of what is hidden.
+    // The hidden pixels of the last completion, by their colours.
     const hidden = async () => {
       const levels = await at.levels('.results figure:last-child canvas');
       return levels.slice(392).filter((v) => v === 64 || v === 48).length;
@@ -161,7 +161,7 @@ describe('Digits', () => {
     await at.ready('digits');
     await at.set('#digits-mask', 'all');
     await at.set('#digits-samples', '16');
-    // In one turn of the page: it may be done before the next.
+    // Both clicks come in one turn of the page: it may be done before the next.
     await at.page.evaluate(
       `document.querySelector('#digits-complete').click(), document.querySelector('#digits-stop').click()`,
     );

@@ -30,7 +30,7 @@ after(async () => {
 
 const as = (url, name) => url.replace('127.0.0.1', name);
 
-// What a page gets that asks the server it came from.
+// The answer to a page that asks the server it came from.
 const ask = (page, path, init = {}) =>
   page.evaluate(`fetch(${JSON.stringify(path)}, ${JSON.stringify(init)}).then(async (response) => ({
     status: response.status, text: await response.text() }))`);

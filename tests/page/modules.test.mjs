@@ -73,7 +73,7 @@ describe('a server that is away', () => {
     end();
     globalThis.fetch = original;
   });
-  // What fetch does from now on.
+  // Replaces fetch from now on.
   const fetches = (act) => (globalThis.fetch = async () => act());
   const fails = () => {
     throw new TypeError('Failed to fetch');

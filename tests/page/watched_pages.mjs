@@ -79,7 +79,7 @@ export function watchedPages(...flags) {
       page.evaluate(`(() => {
         const canvas = ${element(selector)};
         const { width, height } = canvas;
-        // Of a copy: reading changes how a canvas is drawn.
+        // Reads a copy: reading changes how a canvas is drawn.
         const copy = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true });
         copy.drawImage(canvas, 0, 0);
         const { data } = copy.getImageData(0, 0, width, height);

@@ -26,7 +26,8 @@ const { AggregatedDiscoveryService } = grpc.loadPackageDefinition(
 
 const any = (type, fields) => ({ '@type': `type.googleapis.com/envoy.${type}`, ...fields });
 
-// What a channel to xds:///NAME asks for, one after the other, by the types' names: one route, by the header's hash.
+// The resources that a channel to xds:///NAME asks for, one after the other, by the types' names: one route, by the
+// header's hash.
 function resources(name, cluster, addresses) {
   const route = {
     match: { prefix: '' },

@@ -16,7 +16,7 @@ import { controlPlane, installed } from './control_plane.mjs';
 import { redisServer } from './redis.mjs';
 
 const { LINTEL_PACKAGES, LINTEL_WRITE_TINY_MODELS } = process.env;
-const SESSIONS = 48; // that one of three servers has none of them happens once in ten million runs
+const SESSIONS = 48; // once in ten million runs one of three servers has none of them
 const ENTRIES = 4096; // of the ring
 const grpc = installed('@grpc/grpc-js');
 const run = promisify(execFile);
@@ -134,7 +134,7 @@ async function sayByCore(talks, count, target, options = []) {
   }
 }
 
-// How many of them each server answered last.
+// The number of them that each server answered last.
 function shares(talks) {
   const counts = new Map(addresses.map((_, i) => [`replica-${i}`, 0]));
   for (const { last } of talks) counts.set(last, counts.get(last) + 1);

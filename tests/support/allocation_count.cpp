@@ -26,7 +26,7 @@ void* operator new(std::size_t size) {
   throw std::bad_alloc();
 }
 
-// What make_aligned asks for. The sanitizers have their own.
+// Allocates for make_aligned. The sanitizers have their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
   ++allocations;

@@ -15,7 +15,7 @@ import random
 import struct
 import sys
 
-# When a script is said (a condition of the template, `last` being the last message), its tokens, and whether it begins
+# The scripts: a condition of the template (`last` being the last message), tokens, and whether the script begins
 # again at its end in place of ending. A token is in one script alone.
 SCRIPTS = [
     ("last.role == 'tool'", ["It is sunny", " in Bern."], False),

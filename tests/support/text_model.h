@@ -44,7 +44,7 @@ inline std::shared_ptr<const Transformer> text_model() {
 
 constexpr std::int32_t kLlamaBegin = 1459, kLlamaEnd = 1460;
 
-// Of Llama 3's tokenizer.
+// Writes a model with Llama 3's tokenizer.
 inline void write_llama_text_model(const std::filesystem::path& directory) {
   write_text_model(directory, "llama3", "tokenizer.json", /*vocab_size=*/1464);
   std::ofstream(directory / "tokenizer_config.json") << R"({"eos_token": "<|end_of_text|>"})";

@@ -17,7 +17,7 @@ namespace lintel::testing {
 // The blocks that the calling thread frees while it lives. One at a time.
 class FreedMemory {
  public:
-  // Those of at least so many bytes. Dirty is what holds anything but zeroes.
+  // Watches blocks of at least so many bytes. A dirty one holds anything but zeroes.
   explicit FreedMemory(std::size_t least_bytes);
   // All blocks. Dirty is what holds these bytes, which outlive the object.
   explicit FreedMemory(std::span<const std::byte> needle);
@@ -48,7 +48,7 @@ class AlignedBlocks {
   AlignedBlocks& operator=(const AlignedBlocks&) = delete;
 
   void stop() { recording_ = false; }
-  // What they hold now, in the order in which they were made.
+  // The contents of the blocks now, in the order in which they were made.
   std::vector<std::vector<std::byte>> contents() const;
   bool all_zero() const;
 
@@ -65,7 +65,7 @@ class AlignedBlocks {
   std::size_t count_ = 0;
 };
 
-// What the test program's aligned_alloc() and its like have to tell.
+// Reports blocks of the test program's aligned_alloc() and its like.
 void note_aligned(const void* block, std::size_t bytes);
 
 }  // namespace lintel::testing

@@ -36,7 +36,7 @@ def command(address, name, *flags, lines):
 
 
 def bits_a_token(model, ids):
-    """As PyTorch has them; the first token is given."""
+    """PyTorch's bits per token; the first token is given."""
     with torch.no_grad():
         outputs = model(torch.tensor([ids[:-1]]))[0].double()
     return torch.nn.functional.cross_entropy(outputs, torch.tensor(ids[1:])).item() / math.log(2)

@@ -70,7 +70,7 @@ class ServeKindsTest(unittest.TestCase):
         return [json.loads(line)["bits_per_dim"] for line in done.stdout.splitlines()]
 
     def address(self):
-        """Of a server of all models of the directory, started at the first call."""
+        """The address of a server of all models of the directory, started at the first call."""
         if not hasattr(self, "_address"):
             models = sorted(os.path.join(self.directory, name) for name in os.listdir(self.directory))
             flags = [flag for model in models for flag in ("--model", model)]

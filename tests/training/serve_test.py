@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch trained, or a checkpoint held, is what the server serves: the same bits/dim.
+"""The server's bits/dim are those of PyTorch, for models that it trained and for checkpoints.
 
 Needs LINTEL_SERVER and LINTEL_CLI, the two binaries.
 """

@@ -97,13 +97,13 @@ class Visitor {
   const Client client_;
 };
 
-// What a repeat of a call that has ended gives, which says nothing before `from`.
+// The output of a repeat of a call that has ended, which sends nothing before `from`.
 SeenCall behind(SeenCall call, std::int64_t from) {
   std::erase_if(call.tokens, [from](const SeenToken& token) { return token.position < from; });
   return call;
 }
 
-// What one client does in a run, and what was wrong with it.
+// The calls of one client in a run, and the errors it found.
 struct Guest {
   const Script* script = nullptr;
   v1::Durability level{};
@@ -223,7 +223,7 @@ struct Guest {
     if (!text.empty()) wrong.push_back(what + ": " + text);
   }
 
-  // What the server has of it after its last call.
+  // Compares the server's session after its last call with the script.
   void check(const CrashingServer& server) {
     if (!wrong.empty()) return;
     try {
@@ -259,7 +259,7 @@ class Campaign {
     for (int i = 0; i < kScripts; ++i) {
       scripts_.push_back(make_script(visitor.client(), static_cast<std::uint64_t>(i)));
     }
-    // What there is to be killed at.
+    // Counts the system calls to be killed at.
     counts_ = run(0, {}).second;
   }
 
@@ -280,7 +280,7 @@ class Campaign {
             .places = std::move(places)};
   }
 
-  // Of what there are many of a server dies more often, but not in proportion: most are alike.
+  // Draws frequent system calls more often, but not in proportion: most are alike.
   std::deque<Place> draw_places(std::uint64_t seed) const {
     if (!flags_.place.empty()) return {parse_place(flags_.place)};
     std::vector<double> weights;
@@ -302,7 +302,7 @@ class Campaign {
     return places;
   }
 
-  // What was wrong, and the first life's calls.
+  // Returns the errors, and the counts of the first life's system calls.
   std::pair<std::vector<std::string>, std::vector<std::int64_t>> run(std::uint64_t seed,
                                                                      std::deque<Place> places) {
     const bool with_store = !flags_.no_store;

@@ -16,7 +16,7 @@
 
 namespace lintel::testing {
 
-// Where it dies: by the number-th call of its kind.
+// The place of a crash: the number-th call of its kind.
 struct Place {
   SystemCall call{};
   std::int64_t number = 0;

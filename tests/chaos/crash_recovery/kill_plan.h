@@ -27,7 +27,7 @@ inline constexpr std::array<const char*, kSystemCalls> kSystemCallNames = {
 enum class When : std::int64_t { kBefore, kHalfway, kAfter };
 inline constexpr std::array<const char*, 3> kWhenNames = {"before", "halfway through", "after"};
 
-// In a file that LINTEL_TEST_KILL names, mapped by both. All zero: nothing is killed, all is
+// A plan in a file that LINTEL_TEST_KILL names, mapped by both. All zero: nothing is killed, all is
 // counted.
 struct KillPlan {
   std::atomic<std::int64_t> number;  // of the call that is the last, from 1; 0: none

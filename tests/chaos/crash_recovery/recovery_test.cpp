@@ -39,7 +39,7 @@ SqliteStorage::Options options_in(const fs::path& directory) {
   return options;
 }
 
-// What a process that is killed now leaves behind.
+// Copies the files that a process leaves behind if it is killed now.
 void copy_files(const fs::path& from, const fs::path& to) {
   fs::remove_all(to);
   fs::create_directory(to);

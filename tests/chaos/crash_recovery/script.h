@@ -48,8 +48,8 @@ std::vector<SeenToken> read_history(const Client& client, const std::string& ses
 // stay up; it needs the tiny models "tokens" and "bytes".
 Script make_script(const Client& undisturbed, std::uint64_t seed);
 
-// What is wrong with it, in words for people; empty: nothing.
-// `same_past`: the digests of what was before the calls are equal, too.
+// The difference, in words for people; empty: none. `same_past`: the digests of what was before the
+// calls are equal, too.
 std::string difference(const SeenCall& expected, const SeenCall& seen, bool same_past);
 std::string difference(const std::vector<SeenToken>& expected, const std::vector<SeenToken>& seen);
 

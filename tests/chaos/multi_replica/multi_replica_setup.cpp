@@ -23,8 +23,8 @@ MultiReplicaSetup::MultiReplicaSetup(Options options) : random_(options.seed) {
   if (options.cluster) {
     cluster_.emplace();
   } else {
-    // With `everysec` it holds what is to be written back while a sync runs, for up to two seconds:
-    // a kill takes that along.
+    // Redis with `everysec` holds unwritten bytes while a sync runs, for up to two seconds: a kill
+    // takes them along.
     server_.emplace(RedisServer::Options{
         .arguments = {"--aof-timestamp-enabled", "yes", "--auto-aof-rewrite-percentage", "0"},
         .fsync = "always"});

@@ -39,7 +39,7 @@ class MultiReplicaSetup {
     std::optional<std::size_t> which{};  // replica; nothing: the store itself
   };
   const std::vector<Strike>& strikes() const { return strikes_; }
-  // What Redis says of its scripts since it was started last.
+  // Redis's statistics of its scripts since it was started last.
   std::string script_cost();
   // Copies the replicas' logs and the file of commands of the one Redis.
   void keep(const std::filesystem::path& to) const;

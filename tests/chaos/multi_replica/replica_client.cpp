@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kDeadline{4};    // of one try of a call
 constexpr std::chrono::seconds kPatience{120};  // of a call, all its tries
 constexpr std::size_t kMostLines = 5000;        // of a trace
 
-// Whether it says that another server is at work, or that one is away.
+// True if the error says that another server is at work, or that one is away.
 bool may_pass(const CallError& error) {
   switch (error.code()) {
     case grpc::StatusCode::UNAVAILABLE:

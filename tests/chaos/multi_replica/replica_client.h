@@ -18,7 +18,7 @@
 
 namespace lintel::testing {
 
-// What is wrong, in words for people, and when it was seen. Thread-safe.
+// Errors, in words for people, and the times when they were seen. Thread-safe.
 class Faults {
  public:
   void add(const std::string& text);
@@ -32,7 +32,7 @@ class Faults {
   std::vector<std::string> texts_;
 };
 
-// What happened to a session, as its clients saw it. Thread-safe.
+// The events of a session, as its clients saw them. Thread-safe.
 class Trace {
  public:
   void add(const std::string& text);  // with the time of day
@@ -49,7 +49,7 @@ struct ReplicaSession {
   Trace trace;
 };
 
-// Of all fighters.
+// Counts of all clients together.
 struct ReplicaCounts {
   std::atomic<std::int64_t> calls{0}, tokens{0}, tries{0}, cut_in_stream{0};
   std::mutex mutex;
@@ -72,7 +72,7 @@ class ReplicaClient {
  private:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  // Whether it has ended as it should.
+  // Returns whether it has ended as it should.
   bool call(ReplicaSession& session, TimePoint give_up);
   bool is_worth_it(TimePoint give_up) const;
   void take(ReplicaSession& session, const v1::GenerateRequest& request, const v1::Chunk& chunk,

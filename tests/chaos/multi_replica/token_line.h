@@ -20,8 +20,8 @@ class TokenLine {
                                       std::int32_t token);
   // The call has ended there.
   std::optional<std::string> ended(const std::string& call, std::int64_t position);
-  // What is wrong with a session that has these tokens from position `first` on: one is missing,
-  // another, or was never delivered though every call has ended. Empty: nothing.
+  // The error in a session that has these tokens from position `first` on: one is missing, another,
+  // or was never delivered though every call has ended. Empty: none.
   std::string difference(const std::vector<std::int32_t>& stored, std::int64_t first = 0) const;
   std::size_t size() const;
 

@@ -325,7 +325,7 @@ TEST_CASE("a model whose state grows without an end is shown with the bytes of a
   const auto json = nlohmann::json::parse(shown({"model", "list", "--json"}))[0];
   CHECK(json["state_bytes_per_value"] == 6144);
   CHECK(json["prompt_rows"] == 48);
-  // Of an older server.
+  // An older server does not send it.
   server.model.clear_state_bytes_per_value();
   CHECK_THAT(shown({"model", "list"}), Catch::Contains(" growing\n"));
   CHECK_THAT(shown({"model", "get"}), Catch::Contains("growing without an end"));

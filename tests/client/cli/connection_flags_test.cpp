@@ -101,7 +101,7 @@ TEST_CASE("every sub-command takes its connection from its flags and not from th
     }
     if (command.takes_model) {
       const ScopedVariable variable("LINTEL_MODEL", "of-the-environment");
-      server.model.set_name("of-the-flag");  // what a chosen model is called by
+      server.model.set_name("of-the-flag");  // the name of a chosen model
       CHECK(run(command, with({"--model", "of-the-flag"})).code == 0);
       CHECK(server.last_seen().model == "of-the-flag");
       server.model.set_name("of-the-environment");

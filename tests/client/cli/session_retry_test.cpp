@@ -31,7 +31,7 @@ std::vector<std::string> go_on(const std::string& format) {
           "5",       "--seed",   "3",         "--format", format};
 }
 
-// What it prints when the server is killed, and started again, after token `killed_at` of 5.
+// The output when the server is killed, and started again, after token `killed_at` of 5.
 CommandResult with_a_kill(FakeServer& server, const std::string& format, int killed_at) {
   server.hang = true;
   server.values_before_hanging = killed_at;

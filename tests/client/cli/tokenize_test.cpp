@@ -17,7 +17,7 @@ struct TokenizeServer : FakeServer {
     arguments.insert(arguments.end(), {"--address", address()});
     return run_lintel(arguments);
   }
-  // Of lines in a file.
+  // Runs a command on lines in a file.
   auto run_file(const std::string& command, const std::string& lines) {
     std::ofstream(directory.path() / "lines.jsonl") << lines;
     return run({command, "--input", (directory.path() / "lines.jsonl").string()});

@@ -317,7 +317,7 @@ TEST_CASE_METHOD(GgufFixture, "pull: of .gguf files Q4_K_M is taken, and the oth
   CHECK(notes ==
         "org/name: of its .gguf files Q4_K_M is taken; :QUANT names another: F32, Q4_K_S, "
         "Q8_0\n");
-  // It alone was downloaded.
+  // Only this file was downloaded.
   CHECK(gguf.count("GET", "/resolve/") == 1);
   CHECK(std::distance(fs::directory_iterator(snapshot), fs::directory_iterator()) == 1);
   options.hub.offline = true;

@@ -42,7 +42,7 @@ std::vector<PngChunk> chunks_of(const std::string& png) {
   return chunks;
 }
 
-// What a viewer shows, frame by frame: [frame][pixel] and how long.
+// The frames that a viewer shows, [frame][pixel], and their times.
 struct Film {
   std::vector<std::vector<Rgb>> frames;
   std::vector<std::uint32_t> milliseconds_shown;

@@ -92,7 +92,7 @@ Measured measure(const GrayImage& image) {
   return m;
 }
 
-// In greys, where the one lies a pixel beside the other, too: centres of mass are rounded.
+// The difference in greys, where one may lie a pixel beside the other: centres of mass are rounded.
 double mean_difference(const GrayImage& a, const GrayImage& b) {
   REQUIRE(a.pixels.size() == b.pixels.size());
   const auto at = [](const GrayImage& image, int row, int column) {
@@ -112,8 +112,8 @@ double mean_difference(const GrayImage& a, const GrayImage& b) {
   return least;
 }
 
-// As MNIST has its digits: 20 pixels at the longer side, the centre of mass in the middle, nothing
-// but black around it.
+// Requires the form of MNIST's digits: 20 pixels at the longer side, the centre of mass in the
+// middle, nothing but black around it.
 void require_like_mnist(const GrayImage& image) {
   REQUIRE(image.height == 28);
   REQUIRE(image.width == 28);

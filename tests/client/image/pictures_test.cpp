@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 
 const fs::path kRoot = fs::path(LINTEL_TEST_DATA).parent_path();
 
-// As `lintel complete --occlude bottom:14 --samples 4` draws eight digits: a row each of original,
-// occluded and four completions.
+// The layout of eight digits by `lintel complete --occlude bottom:14 --samples 4`: a row each of
+// original, occluded and four completions.
 constexpr int kRows = 8, kColumns = 6, kFirstCompletion = 2;
 constexpr int kSide = 28, kHalf = 14, kGap = 2, kScale = 3;
 constexpr int kPitch = (kSide + kGap) * kScale;  // pixels from digit to digit
@@ -24,7 +24,7 @@ int pixel(const GrayImage& picture, int row, int column, int y, int x) {
   return picture.pixels[static_cast<std::size_t>(top * picture.width + left)];
 }
 
-// How many pixels of rows `from` to `to` of two digits of a row differ.
+// The number of pixels in rows `from` to `to` that differ between two digits of a row.
 int differences(const GrayImage& picture, int row, int column, int other, int from, int to) {
   int count = 0;
   for (int y = from; y < to; ++y) {

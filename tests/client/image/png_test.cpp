@@ -41,7 +41,7 @@ Canvas to_canvas(const GrayImage& image) {
   return canvas;
 }
 
-// Of a chunk's name and content, as PNG stores it.
+// The checksum of a chunk's name and content, as PNG stores it.
 std::string checksum(const std::string& chunk) {
   const auto crc =
       crc32(0, reinterpret_cast<const Bytef*>(chunk.data()), static_cast<uInt>(chunk.size()));

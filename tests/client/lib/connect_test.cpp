@@ -30,7 +30,7 @@ class ProxyEnvironment {
 
 constexpr const char* kElsewhere = "lintel.invalid:50051";  // a reserved name
 
-// What gRPC reports when connect() gave this errno's text.
+// gRPC's status after connect() failed with this errno's text.
 grpc::Status failed_connect(const std::string& address, const std::string& text) {
   return {grpc::StatusCode::UNAVAILABLE,
           "failed to connect to all addresses; last error: UNKNOWN: " + address +

@@ -30,7 +30,7 @@ struct DurableServer : FakeServer {
   DurableServer() { session.set_durability(v1::DURABILITY_INPUT); }
 };
 
-// What a caller saw of a call.
+// The part of a call that its caller saw.
 struct Seen {
   std::vector<std::int64_t> positions;
   std::vector<std::int32_t> tokens;

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// What it refuses with that another server may not refuse.
+// A refusal that another server may not repeat.
 grpc::Status reasoned(grpc::StatusCode code, const char* reason,
                       std::optional<milliseconds> retry = std::nullopt) {
   google::rpc::Status rich;
@@ -31,7 +31,7 @@ grpc::Status reasoned(grpc::StatusCode code, const char* reason,
 }
 
 const grpc::Status kEnding(grpc::StatusCode::UNAVAILABLE, "the server is shutting down");
-// What is heard of a server that ends while the call waits for its store.
+// The status of a server that ends while the call waits for its store.
 const grpc::Status kCancelled(grpc::StatusCode::CANCELLED, "");
 
 struct TwoServers {

@@ -19,7 +19,7 @@ struct HubRequest {
   std::map<std::string, std::string> headers;  // names in lower case
 };
 
-// What happens to the next GET of a file, in place of its content.
+// A fault in the next GET of a file, in place of its content.
 struct HubFault {
   std::optional<std::size_t> cut_after = {};  // bytes of the body, then the connection is closed
   bool wrong_content = false;                 // the first byte is another
@@ -50,7 +50,7 @@ class FakeHub {
   void add_fault(const HubFault& fault);
   // GETs of large files are redirected there; that hub has the same files.
   void redirect_to(const FakeHub& other) { elsewhere_ = other.url(); }
-  // What HEAD says of sizes, in place of the truth.
+  // Sets the size that HEAD claims, in place of the true one.
   void claim_size(const std::string& size) { claimed_size_ = size; }
   // The list of files has this JSON in place of the files.
   void set_list(const std::string& json) { list_ = json; }

@@ -17,7 +17,7 @@
 
 namespace lintel::testing {
 
-// What the fake server draws at a position with a seed, and the probability it reports.
+// The fake server's token at a position with a seed, and the probability it reports.
 std::int32_t fake_token(std::uint64_t seed, std::int64_t position, std::int32_t vocab_size = 256);
 float fake_log2_prob(std::uint64_t seed, std::int64_t position);
 
@@ -35,7 +35,7 @@ class FakeServer {
   // On the same port.
   void restart();
 
-  // How it behaves. Set before the calls it concerns.
+  // Its behaviour. Set before the calls it concerns.
   v1::Model model;                      // an image model of 6x5, start token 0
   std::vector<v1::Model> others;        // loaded beside it: then it has to be named
   std::vector<v1::Model> unloaded;      // known, and not loaded: NOT_FOUND by name
@@ -47,7 +47,7 @@ class FakeServer {
   int values_before_hanging = 1;        // a token is a chunk
   bool end_before_hanging = false;      // the sample ends; the stream alone hangs
   std::deque<grpc::Status> refusals;    // of the next Generate calls, one each
-  v1::Session session;                  // what sessions are beside their defaults
+  v1::Session session;                  // the sessions' values beside their defaults
   v1::FinishReason finish_reason = v1::FINISH_REASON_LENGTH;
   bool end_early = false;         // streams end with OK before everything was sent
   std::int32_t first_token = -1;  // >= 0: sent in place of the first sampled token
@@ -55,10 +55,10 @@ class FakeServer {
   std::int64_t window_restarts = 0;
   bool serving = true;
 
-  // What it saw.
+  // Requests that it saw.
   std::vector<v1::GenerateRequest> generate_requests() const;
   std::vector<v1::ScoreRequest> score_requests() const;
-  // Of calls about copies of sessions and named states: "Fork id: \"abc\" count: 2".
+  // Calls about copies of sessions and named states: "Fork id: \"abc\" count: 2".
   std::vector<std::string> copy_requests() const;
   int session_gets() const;
   std::chrono::system_clock::time_point last_deadline() const;

@@ -24,7 +24,7 @@ class FakeSessions : public v1::SessionService::Service {
                const bool& end_early, const v1::Session& like)
       : note_call_(std::move(note_call)), failure_(failure), end_early_(end_early), like_(like) {}
 
-  // As FakeServer::copy_requests().
+  // The same as FakeServer::copy_requests().
   std::vector<std::string> requests() const;
   int gets() const { return gets_; }  // calls of Get
 

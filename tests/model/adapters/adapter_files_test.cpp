@@ -23,7 +23,7 @@ using nlohmann::json;
 using testing::tiny_config;
 using testing::TinyModel;
 
-// As PEFT 0.17 writes it.
+// The configuration as PEFT 0.17 writes it.
 const char* const kPeftConfig = R"({
   "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
   "base_model_name_or_path": "some/where", "bias": "none", "corda_config": null,
@@ -319,7 +319,7 @@ TEST_CASE("the reported bytes are those of the matrices and little more") {
   const testing::TemporaryDirectory directory;
   write_random_adapter(directory.path(), config, {.rank = 8});
   const AdapterFiles files(directory.path(), config);
-  // Of a layer 36,864; the predictor and the embedding of 256 tokens.
+  // A layer has 36,864 floats; then there are the predictor and the embedding of 256 tokens.
   const std::size_t floats = 2 * 36'864 + 8 * (256 + 256) + 8 * (256 + 128);
   CHECK(files.bytes() >= floats * sizeof(float));
   CHECK(files.bytes() <= floats * sizeof(float) * 11 / 10);

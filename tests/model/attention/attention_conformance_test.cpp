@@ -189,7 +189,7 @@ TEST_CASE("attention: after drafts are taken back the bits are those of rows nev
       REQUIRE(sequences[s].position() == fed - static_cast<std::int64_t>(taken_back[s]));
       REQUIRE(sequences[s].bytes() <= layer.backend().state_bytes(sequences[s].position()));
     }
-    // What was taken back is in no copy either.
+    // Drafts that were taken back are in no copy either.
     if (random() % 4 == 0) sequences[0] = sequences[0].clone();
   }
 }

@@ -59,7 +59,7 @@ class AttentionLayer {
 
   struct Fed {
     SequenceState* sequence;
-    std::size_t source;  // whose tokens: 0 .. kSequences-1
+    std::size_t source;  // of the tokens: 0 .. kSequences-1
     std::size_t token;
     bool is_draft = false;
   };
@@ -104,7 +104,7 @@ class AttentionLayer {
     std::ranges::fill(inputs_.row(source * kTokens + token), with);
   }
 
-  // Whether something of the drafts of the last two steps is left in the memory they had.
+  // True if the memory of the drafts of the last two steps still holds anything of them.
   bool remembers_drafts() const {
     const auto is_used = [](const std::vector<float>& memory) {
       return !std::ranges::all_of(memory, [](float x) { return x == 0.0f || x == kUntouched; });

@@ -42,7 +42,7 @@ TEST_CASE("a key that the feature map does not read is refused where it is not i
     const char* key;
     const char* value;
     const char* left_out;
-    std::vector<std::string> maps;  // those that read it
+    std::vector<std::string> maps;  // the maps that read it
   };
   const std::vector<std::string> all = {"elu_plus_one", "relu",    "squared_relu",
                                         "dpfp",         "taylor1", "taylor2",
@@ -109,7 +109,7 @@ TEST_CASE("features and state are bounded") {
   CHECK_THAT(
       error_of("feature_map=favor,features=65536", more_heads),
       Contains("found a state of 272629760 floats, expected at most 268435456 for feature_map"));
-  // What the model's dimensions bound is as it was.
+  // Sizes bounded by the model's dimensions have no bound of their own.
   CHECK(error_of("eps=1e-6", {.n_heads = 16, .d_head = 4096}) == "accepted");
 }
 

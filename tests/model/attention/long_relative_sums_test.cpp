@@ -91,7 +91,7 @@ struct Round {
   const float* key(std::int64_t t) const { return &log_k[at(t) * kFeatures]; }
   const float* value(std::int64_t t) const { return &v[at(t) * kHead]; }
   static std::size_t at(std::int64_t t) { return static_cast<std::size_t>(t % kRelativePeriod); }
-  // How often token t of the first period is among the first `tokens`.
+  // The occurrences of token t of the first period among the first `tokens`.
   static double times(std::int64_t tokens, std::int64_t t) {
     return static_cast<double>((tokens - t + kRelativePeriod - 1) / kRelativePeriod);
   }
@@ -115,7 +115,7 @@ struct Round {
     return sums;
   }
 
-  // Asked by log_q.
+  // The output for the query log_q.
   std::vector<double> output(std::int64_t tokens, SumReading reading, const float* log_q) const {
     const Sums sums = after(tokens);
     std::vector<double> out(kHead);
@@ -172,7 +172,7 @@ TEST_CASE("relative sums in f32 stay right over five million tokens and near a t
   CHECK(error_after(reading, 900'000'000, 901'000'000, false) < 1e-4);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   CHECK(error_after(reading, 0, 5'000'000, false) < 2e-4);
-  // What rounding to nearest would do, where nothing is drawn.
+  // The error of rounding to nearest, where nothing is drawn.
   CHECK(error_after(reading, 0, 5'000'000, true) > 1e-3);
 #endif
 }

@@ -81,7 +81,7 @@ void drawn_sums_twin(const SumShape& shape, std::int64_t position, const std::ve
 TEST_CASE("sums rounded by draws have the bits of their formula at every head size", "[rows]") {
   testing::for_each_instruction_set([] {
     for (std::size_t d_head = 1; d_head <= 70; d_head += d_head < 20 ? 1 : 5) {
-      // As many features as values, fewer and more.
+      // Features are as many as values, fewer and more.
       const std::size_t n_features = d_head + d_head % 4 * 7 - d_head % 5 % 2;
       const SumShape shape{.n_heads = 1 + d_head % 3,
                            .n_features = std::max<std::size_t>(n_features, 1),
@@ -170,7 +170,7 @@ struct Stream {
   const float* value(std::int64_t t) const { return &v[row(t)]; }
   static std::size_t row(std::int64_t t) { return static_cast<std::size_t>(t % kPeriod) * kWidth; }
 
-  // How often token t of the first period is among the first `tokens`.
+  // The occurrences of token t of the first period among the first `tokens`.
   static double times(std::int64_t tokens, std::int64_t t) {
     return static_cast<double>((tokens - t + kPeriod - 1) / kPeriod);
   }
@@ -275,7 +275,7 @@ class LongStates {
       sequence.advance();
     }
     if (drafts > 0) {
-      // Those of the step before may still have to enter the sums.
+      // Drafts of the step before may still have to enter the sums.
       std::swap(draft_memory_, last_draft_memory_);
       draft_memory_.resize(backends_[0]->rollback_floats(drafts, sequence.position()));
       sequence.begin_drafts();
@@ -287,7 +287,7 @@ class LongStates {
     return {out.values().begin(), out.values().end()};
   }
 
-  // As a prompt is fed, in steps of 1000 rows.
+  // Feeds as a prompt is fed, in steps of 1000 rows.
   void feed_to(SequenceState& sequence, std::size_t end) {
     while (static_cast<std::size_t>(sequence.position()) < end) {
       const auto first = static_cast<std::size_t>(sequence.position());

@@ -28,7 +28,7 @@ std::vector<PatternCase> pattern_cases(std::mt19937& generator);
 // N(0, 1); random_blocks name any block that may be named, some twice, and none.
 TwinInputs pattern_inputs(const PatternCase& which, std::mt19937& generator);
 
-// Whether s is in P_h(t). By the definitions alone.
+// True if s is in P_h(t). By the definitions alone.
 bool sees(const TwinInputs& in, std::int64_t h, std::int64_t t, std::int64_t s);
 
 }  // namespace lintel::testing

@@ -88,7 +88,7 @@ Positions positions_after(const TwinInputs& in, std::size_t n) {
     if (any_far) return {.growing = n};
     return {.bounded = std::min(most, l)};
   }
-  // Of every block before the own one each head keeps the columns of its group.
+  // Each head keeps the columns of its group from every block before the own one.
   const std::size_t blocks = n == 0 ? 0 : (n - 1) / l;
   return {.growing = any_far ? blocks * config.integer("columns") : 0,
           .bounded = std::min(most, l)};

@@ -120,7 +120,7 @@ std::vector<Real> phi_of(const TwinInputs& in, std::span<const float> row) {
   return phi;
 }
 
-// What one head computes of one token after the sums have it.
+// The output of one head for one token after the sums have it.
 template <typename Real>
 Real output_of(const TwinInputs& in, const std::vector<Real>& phi_q, const std::vector<Real>& z,
                const std::vector<std::vector<Real>>& s, std::size_t m) {

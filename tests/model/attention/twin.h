@@ -104,7 +104,7 @@ Rows softmax_rows(const TwinInputs& in, const Sees& sees) {
   return outputs;
 }
 
-// In slices of random lengths.
+// The outputs of steps in slices of random lengths.
 inline Matrix steps(const TwinInputs& in, std::mt19937& generator) {
   const auto backend = make_attention(in.params());
   const AlignedArray<float> block = make_aligned<float>(backend->block_floats());

@@ -97,7 +97,7 @@ TEST_CASE("A block that no slab holds has memory of its own") {
   PageArena arena;
   const std::size_t bytes = PageArena::kMostShared + 1;
   void* const block = arena.allocate(bytes);
-  CHECK(reinterpret_cast<std::uintptr_t>(block) % kSlab == 0);  // where a huge page can begin
+  CHECK(reinterpret_cast<std::uintptr_t>(block) % kSlab == 0);  // a huge page can begin there
   CHECK(arena.mapped_bytes() >= bytes);
   CHECK(arena.mapped_bytes() < bytes + 4096);
   arena.free(block);

@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-// In pieces that end before `cuts`' bits say so.
+// The text of pieces that end where the bits of `cuts` say.
 std::string text_in_pieces(const std::string& bytes, unsigned cuts) {
   Utf8Stream utf8;
   std::string text, piece;
@@ -29,7 +29,7 @@ const std::string kReplaced = "\xef\xbf\xbd";
 TEST_CASE(
     "bytes become the text that Python's errors=replace makes of them, however they are cut") {
   const std::string r = kReplaced;
-  // What bytes.decode(errors="replace") of CPython 3.11 gives.
+  // Results of bytes.decode(errors="replace") of CPython 3.11.
   const std::pair<std::string, std::string> cases[] = {
       {"plain", "plain"},
       {"d\xc3\xa9j\xc3\xa0 \xe2\x82\xac \xf0\x9f\x99\x82",

@@ -108,7 +108,7 @@ bool same_bits(MatrixView<const float> a, MatrixView<const float> b) {
   return true;
 }
 
-// What multiplies, for tests that run on both: tiles of plain C++, and those of this machine.
+// The tiles to test, for tests that run on both: those of plain C++, and those of this machine.
 std::vector<std::pair<std::string, Multiply>> kinds_of_tiles() {
   std::vector<std::pair<std::string, Multiply>> kinds = {{"twin", multiply_on_twin_tiles}};
   if (amx_available()) kinds.emplace_back("amx", multiply_on_amx);
@@ -166,7 +166,7 @@ TEST_CASE("on tiles what follows a product has the bits that it has elsewhere", 
       for (const std::size_t rows : {3u, 16u, 20u, 37u}) {
         Matrix plain(rows, out);
         multiply_on(layer.product(0, plain.view()));
-        // In a wider matrix, from its third column on.
+        // The same in a wider matrix, from its third column on.
         Matrix wide = any_matrix(rows, out + 7, 9);
         const Matrix before = any_matrix(rows, out + 7, 9);
         Product product = layer.product(0, wide.view().cols_from(3, out));
@@ -229,7 +229,7 @@ TEST_CASE("on tiles a row has the same bits alone and among any others", "[amx]"
   const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8);
   for (const auto& [in, out] : {std::pair{256u, 100u}, {70u, 64u}, {33u, 17u}}) {
     constexpr std::size_t kRows = 70;
-    const Layer layer(type, in, out, kRows + 32);  // what a tile reads beyond the rows
+    const Layer layer(type, in, out, kRows + 32);  // a tile reads beyond the rows
     for (const auto& [name, multiply_on] : kinds_of_tiles()) {
       Matrix alone(kRows, out);
       for (std::size_t r = 0; r < kRows; ++r) {
@@ -295,7 +295,7 @@ TEST_CASE("a tile of bf16 keeps even and odd inputs apart, and knows no denormal
     // One chain in order would lose the ones beside `big`.
     CHECK(one_output({big, 1, -big, 1}, {1, 1, 1, 1}, multiply_on) == 2.0f);
     CHECK(one_output({big, 1, 1, -big}, {1, 1, 1, 1}, multiply_on) == 1.0f);
-    // Of the next tile nothing is lost: it is added up by itself first.
+    // The next tile loses nothing: it is added up by itself first.
     std::vector<float> x(64, 0.0f), ones(64, 1.0f);
     x[0] = big;
     x[32] = x[34] = 1.0f;

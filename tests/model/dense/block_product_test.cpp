@@ -90,7 +90,7 @@ DenseInput drawn_input(std::size_t rows, std::size_t cols, bool extreme = false)
   return x;
 }
 
-// Of the quantised inputs, in double precision.
+// The product of the quantised inputs, in double precision.
 double twin(const Stored& stored, const BlockInput& x, std::size_t r, std::size_t n) {
   const auto* const bytes = reinterpret_cast<const std::int8_t*>(x.cells + r * x.cell_stride);
   double sum = 0.0;

@@ -312,7 +312,7 @@ TEST_CASE("threads that share a layer get the same bits", "[rows][threads]") {
   for (const Matrix& result : results) CHECK(same_bits(result.view(), expected.view()));
 }
 
-// What each weight type is defined to compute, in double precision.
+// The definition of each weight type's product, in double precision.
 struct Rounded {
   Rounded(const Problem& problem, MatrixView<const float> rows, WeightType type,
           DenseInput::Range range)
@@ -416,7 +416,7 @@ Matrix uniform_matrix(std::size_t rows, std::size_t cols, std::uint64_t seed) {
   return matrix;
 }
 
-// What AVX2, AVX-512, AMX and NEON compute.
+// The hash of the outputs on AVX2, AVX-512, AMX and NEON.
 TEST_CASE("int8 has the same bits on every machine with fused multiply-adds", "[rows]") {
   if (kernel_target() == "EMU128") return;
   Sha256 hash;

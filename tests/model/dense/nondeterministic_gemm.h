@@ -18,7 +18,7 @@ namespace lintel::testing {
 // of rows and the row's place; int8 sums are exact. Counts what it is asked for.
 class NondeterministicGemm : public ProductLibrary {
  public:
-  // Which of several orders a row is summed in.
+  // Selects the order in which a row is summed.
   using OrderOf = std::function<int(std::size_t rows, std::size_t row)>;
 
   explicit NondeterministicGemm(OrderOf order_of) : order_of_(std::move(order_of)) {}

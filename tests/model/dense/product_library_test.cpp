@@ -65,7 +65,7 @@ Matrix apply(const Dense& dense, MatrixView<const float> x,
   return y;
 }
 
-// Whether every row has in batches of up to `most` rows the bits it has alone, at the front and at
+// True if every row has in batches of up to `most` rows the bits it has alone, at the front and at
 // the end of x.
 bool rows_keep_their_bits(const Dense& dense, std::size_t most) {
   const Matrix x = normal_matrix(most, dense.in_features(), 3);
@@ -85,7 +85,7 @@ bool rows_keep_their_bits(const Dense& dense, std::size_t most) {
   return true;
 }
 
-// Of the process, while it lives.
+// Sets the process's kernels while it lives.
 class Chosen {
  public:
   explicit Chosen(KernelChoice choice) { choose_kernels(choice); }
@@ -204,7 +204,7 @@ TEST_CASE("int8 has the bits of our own kernels, below 16 rows and by a library"
 
 TEST_CASE("a model says what its matrices run on, and keeps the bits of a prompt", "[library]") {
   const Chosen chosen(KernelChoice::kAuto);
-  // As oneDNN does on AMX: of one shape 48 rows have other bits, and one row always.
+  // Behaves as oneDNN on AMX: of one shape 48 rows have other bits, and one row always.
   const NondeterministicGemm library([](auto rows, auto) {
     return rows == 1 ? 1 : rows >= 48 ? 2 : 0;
   });
@@ -277,7 +277,7 @@ TEST_CASE("the chosen library multiplies, and keeps the only copy of the weights
   CAPTURE(to_string(type), to_string(choice), dense.kernels());
   const std::size_t one_copy = PackedWeights::bytes_of(type, 256, 192);
   const std::string own = multiply_description(type);
-  if (choice != KernelChoice::kOneDnn) {  // whose table has our own everywhere
+  if (choice != KernelChoice::kOneDnn) {  // its table has our own everywhere
     CHECK(dense.kernels() == own);
     CHECK(dense.weight_bytes() == one_copy);
   } else if (!dense.kernels().starts_with(own + ", not onednn (")) {

@@ -43,7 +43,7 @@ class Layer {
     y.assign(rows * dense_.out_features(), 0.0f);
     return {&dense_, &x_, {y.data(), rows, dense_.out_features(), dense_.out_features()}};
   }
-  // As what follows a ReLU reads it.
+  // Prepares the output as the products after a ReLU read it.
   std::vector<std::uint32_t> apply_into(std::size_t rows, StepThreadPool* team) const {
     DenseInput y(dense_.weight_type(), kMostRows, dense_.out_features(),
                  DenseInput::Range::kNonNegative);
@@ -81,7 +81,7 @@ class Layer {
   std::mt19937 generator_{7};
   Dense dense_;
   DenseInput x_;
-  std::vector<float> begun_;  // what there is to add to
+  std::vector<float> begun_;  // the values to add to
 };
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

@@ -124,7 +124,7 @@ TEST_CASE("families: an adapter of every module gives the outputs of merged weig
   const auto model = Transformer::load(family(name), {});
   REQUIRE(!model->modules().empty());
   const testing::TemporaryDirectory directory;
-  const bool is_tied = name == "qwen3_5";  // whose merged head would be another embedding
+  const bool is_tied = name == "qwen3_5";  // its merged head would be another embedding
   write_random_adapter(directory.path() / "adapter", model->modules(),
                        {.rank = 3, .alpha = 2.0, .adapts = [&](const std::string& module) {
                           return !is_tied || module != "lm_head";

@@ -187,7 +187,7 @@ class NaiveDraftHead {
  public:
   explicit NaiveDraftHead(const CheckpointWithDrafts& weights) : weights_(weights) {}
 
-  // What it makes of the hidden row before `token`, and of the token.
+  // The head's input from the hidden row before `token`, and from the token.
   Row read(const Row& hidden, std::int32_t token) {
     Row in = norm(embedding(token), "pre_fc_norm_embedding");
     const Row of_hidden = norm(hidden, "pre_fc_norm_hidden");
@@ -329,7 +329,7 @@ TEST_CASE("a draft head proposes what its definition says, also after its own to
     std::vector<BatchRow> rows;
     std::vector<std::int32_t> after;
     for (std::size_t i = 0; i < count; ++i, ++fed) {
-      const bool is_last = i + 1 == count;  // those before may be of a prompt
+      const bool is_last = i + 1 == count;  // earlier ones may be of a prompt
       rows.push_back({.token = text_token(fed),
                       .sequence = &sequence,
                       .wants_output = is_last || count % 2 == 0,

@@ -97,7 +97,7 @@ struct Mixture {
     return Experts(shape.chosen, shape.is_normalized, std::move(weights));
   }
 
-  // In order of index.
+  // The chosen experts in order of index.
   std::vector<std::size_t> chosen_of(std::span<const double> logits) const {
     std::vector<std::size_t> order(shape.experts);
     std::iota(order.begin(), order.end(), std::size_t{0});

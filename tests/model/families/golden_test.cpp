@@ -121,7 +121,7 @@ struct FamilyGolden {
   std::size_t width;
 };
 
-// Whether a case has another result in this type than in f32.
+// True if a case has another result in this type than in f32.
 bool is_other(const Transformer& model, KvType type) {
   return type == KvType::kF32 || model.kv_type().has_value();
 }
@@ -154,8 +154,8 @@ TEST_CASE("families: outputs and bits are those of the published implementations
   CHECK(largest_bits <= which.tolerance);
 }
 
-// Of logits of these random networks, up to 4: half as much again as the largest difference found,
-// 0.025 and 0.033, which is the windowed hybrid's; of Qwen's it is a quarter and a half of that.
+// Bounds for logits of these random networks, up to 4: half as much again as the largest difference
+// found, 0.025 and 0.033, which is the windowed hybrid's; Qwen's is a quarter and a half of that.
 TEST_CASE("families: KV caches in bf16 and int8 stay close to the published outputs", "[rows]") {
   const FamilyCase which = GENERATE(from_range(kCases));
   const auto [type, tolerance] =

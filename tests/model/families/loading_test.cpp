@@ -116,7 +116,7 @@ std::size_t taken_by(const Load& load, decltype(load())& made) {
   return peak - std::min(before, peak);
 }
 
-// Of our own format, square but for a hidden width of 4 times as much.
+// Writes a model of our own format, square but for a hidden width of 4 times as much.
 void write_native_model(const std::filesystem::path& directory, int layers, int width) {
   ModelConfig config = tiny_config(TinyModel::kBytes);
   config.n_layers = layers;
@@ -210,7 +210,7 @@ std::vector<float> first_outputs(const Transformer& model) {
 }  // namespace
 
 TEST_CASE("families: loading takes little more than the model, in any weight type") {
-  if (kSanitized) return;  // whose memory is not the model's
+  if (kSanitized) return;  // a sanitizer's memory is not the model's
   const TemporaryDirectory directory;
   { RandomRwkv7(directory.path(), /*layers=*/6, /*width=*/512, /*vocabulary=*/16'384); }
   for (const WeightType type : kWeightTypes) {
@@ -228,7 +228,7 @@ TEST_CASE("families: loading takes little more than the model, in any weight typ
 }
 
 TEST_CASE("our own format: loading takes the model and one tensor, in any weight type") {
-  if (kSanitized) return;  // whose memory is not the model's
+  if (kSanitized) return;  // a sanitizer's memory is not the model's
   check_native_loading(/*layers=*/6, /*width=*/512);
 }
 

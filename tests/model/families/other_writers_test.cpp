@@ -81,7 +81,7 @@ class Directory {
   const fs::path& path() const { return directory_.path(); }
   void write() const { std::ofstream(path() / "config.json") << config.dump(); }
   void write(const std::string& text) const { std::ofstream(path() / "config.json") << text; }
-  // Of config.json with one more key.
+  // The error for config.json with one more key.
   std::string error_with(const std::string& key, const json& value) const {
     json changed = config;
     changed[json::json_pointer("/" + key)] = value;

@@ -57,7 +57,7 @@ std::vector<std::byte> bytes_of_tensor(const GgufFile& file, const TensorInfo& t
   return bytes;
 }
 
-// What a caller checks besides opening a file.
+// Reads a file with the checks that a caller makes besides opening it.
 void read_as_a_model(const fs::path& path) {
   const GgufFile file(path);
   file.text("general.architecture");
@@ -173,7 +173,7 @@ TEST_CASE("container files are accepted or refused as listed", "[gguf]") {
     CHECK(error != "accepted");
     CHECK_THAT(error, Contains(path.string() + ": ") && !Contains("\n"));
     CHECK(error.size() < path.string().size() + 300);
-    // Whether a value is finite and which architecture it is, only a caller looks at.
+    // Only callers check that values are finite, and the architecture.
     const bool of_caller = name == "nan-f32" || name == "inf-scale" || name.starts_with("arch-");
     CHECK((error_of_gguf(bytes_of_file(path)) == "accepted") == of_caller);
   }
@@ -612,7 +612,7 @@ TEST_CASE("gguf parts: a file whose name does not say so is not a part", "[gguf]
     const fs::path path = directory.path() / name;
     fs::copy_file(kVectors / part_name(1), path);
     CHECK_THROWS_WITH(GgufFile(path), Contains("key \"split.count\": found 3 parts, expected 1"));
-    // What is left of parts that were joined again.
+    // Empty parts remain when parts are joined again.
     write_file(path, empty_part(0, 0, 0));
     CHECK_NOTHROW(GgufFile(path));
     write_file(path, empty_part(0, 1, 0));

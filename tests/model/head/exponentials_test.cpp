@@ -80,7 +80,7 @@ TEST_CASE("exponentials are those of the standard library to 2 ulp", "[rows]") {
         for (std::size_t i = 0; i < n; ++i) {
           const double expected = std::exp((x[i] - highest) / divisor);
           CAPTURE(n, i, divisor, x[i], expected);
-          // What is no normal number may be 0.
+          // Results that are no normal numbers may be 0.
           REQUIRE(std::abs(e[i] - expected) <= 5e-16 * expected + 1e-305);
           if (x[i] == highest) REQUIRE(e[i] == 1.0);
           if (x[i] <= -1e300) REQUIRE(e[i] == 0.0);

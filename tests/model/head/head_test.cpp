@@ -73,7 +73,7 @@ std::int32_t draw(const Head& head, std::span<const float> output, const Samplin
   return head.sample(output, options, counts, {}, {.seed = 11, .position = position}, scratch);
 }
 
-// How often each token comes out of `draws` draws.
+// Counts of each token in `draws` draws.
 std::vector<int> histogram(const Head& head, std::span<const float> output,
                            const SamplingOptions& options, int draws,
                            std::span<const std::uint32_t> counts = {}) {
@@ -183,8 +183,8 @@ TEST_CASE("at temperature 0 the mixture gives its most likely token, the lowest 
     const auto best = std::max_element(all.begin(), all.end()) - all.begin();
     CHECK(draw(*mixture(10), output, {.temperature = 0.0f}, seed) == best);
   }
-  // So wide and so far off that every inner value has the same probability to the last bit, and
-  // both tails half of it all.
+  // A mixture so wide and so far off that every inner value has the same probability to the last
+  // bit, and both tails half of it all.
   const std::vector<float> even = {0.0f, 0.0f, 80.0f};
   CHECK(draw(*mixture(1), even, {.temperature = 0.0f}, 0) == 0);
 }
@@ -275,12 +275,12 @@ TEST_CASE("top_k, top_p and min_p keep what they say") {
   CHECK(kept({.top_k = 2, .top_p = 0.68f}) == Ids{1, 3});
   // After temperature: at 1/2 the probabilities are as their squares, 0.72 at the top.
   CHECK(kept({.temperature = 0.5f, .top_p = 0.7f}) == Ids{1});
-  // What is left keeps its proportions.
+  // The remaining tokens keep their proportions.
   check_frequencies(histogram(*head, output, {.top_k = 2}, 20000), {0.0, 2.0 / 3, 0.0, 1.0 / 3});
 }
 
 TEST_CASE("filters of a large vocabulary keep what sorting all of it would keep") {
-  // With several times as many blocks as are looked at first, and with fewer.
+  // The vocabulary has several times as many blocks as are looked at first, or fewer.
   const int tokens = GENERATE(70'000, 6'000);
   const float scale = GENERATE(0.0f, 0.5f, 3.0f);  // flat: nearly all are kept; steep: a few
   const float top_p = GENERATE(0.0f, 0.9f, 0.999f);

@@ -114,7 +114,7 @@ TEST_CASE("a tree is refused while it grows, by what it takes in memory", "[thre
   }
   NotedBudget budget;
   CHECK(refusal(object_of_names(4 << 20), {.max_bytes = 8 << 20}) == Kind::kTooLarge);
-  // What others hold of the budget is not there.
+  // Budget that others hold is not available.
   budget.room = 10 << 20;
   CHECK(refusal(list_of("{}", 1 << 20), {.budget = &budget}) == Kind::kNoSpace);
   CHECK(budget.most <= budget.room);

@@ -32,7 +32,7 @@ const std::vector<GatedSoftmaxShape> kShapes = {
     {.heads = 2, .kv_heads = 1, .head_width = 1},
 };
 
-// What a cache keeps of a head's values.
+// The values of a head as a cache keeps them.
 std::vector<double> kept(KvType type, const float* values, std::size_t count) {
   std::vector<double> all(values, values + count);
   double largest = 0.0;
@@ -83,7 +83,7 @@ std::vector<double> twin(const KvLayer& layer, const std::vector<float>& inputs)
   return out;
 }
 
-// In slices of so many tokens.
+// The outputs in slices of so many tokens.
 std::vector<float> in_slices(const KvLayer& layer, const std::vector<float>& inputs,
                              std::size_t slice) {
   const auto state = layer.new_state();
@@ -206,7 +206,7 @@ TEST_CASE("KV cache: drafts that are taken back leave neither bits nor bytes", "
 
 TEST_CASE("KV cache: a team of threads gives the same bits", "[rows]") {
   const KvType type = GENERATE(from_range(kKvTypes));
-  // With more heads of keys than threads, and with fewer: rows are shared then.
+  // Heads of keys are more than threads, or fewer: rows are shared then.
   const std::size_t kv_heads = GENERATE(1, 4);
   const std::size_t window = GENERATE(SIZE_MAX, 200);
   CAPTURE(to_string(type), kv_heads, window);

@@ -226,7 +226,7 @@ TEST_CASE("KV cache: what is saved in the process shares its pages") {
   CHECK_THROWS_AS(surplus->load(70, second), ModelError);
 }
 
-// What load() says of the bytes, or nothing.
+// The error of load() for the bytes, or nothing.
 std::string refusal(const Caches& caches, std::int64_t position,
                     const std::vector<std::byte>& bytes) {
   const auto cache = caches.make();

@@ -93,7 +93,7 @@ std::vector<Outputs> together(const Transformer& model, std::span<const AdaptedP
   return outputs;
 }
 
-// Of the outputs that both have.
+// Compares the outputs that both have.
 bool have_same_bits(const Outputs& a, const Outputs& b) {
   return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
     if (x.empty() || y.empty()) return true;

@@ -111,7 +111,7 @@ const std::vector<GoldenCase> kOfficial = {
     {"lsh4-small", "lsh:recompute=true", ""},
 };
 
-// Those, and every folder of golden/zoo.
+// The official cases, and every folder of golden/zoo.
 std::vector<GoldenCase> all_cases() {
   std::vector<GoldenCase> cases = kOfficial;
   std::vector<std::string> names;

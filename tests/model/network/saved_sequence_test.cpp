@@ -32,7 +32,7 @@ Bytes saved_sequence(const SequenceState& sequence) {
   return bytes;
 }
 
-// Whether the bytes are a sequence, all of them.
+// True if the bytes are a sequence, all of them.
 bool is_loaded(SequenceState& sequence, std::span<const std::byte> bytes,
                std::int64_t most_tokens = INT64_MAX) {
   StateByteReader reader(bytes);
@@ -49,7 +49,7 @@ void put_at(Bytes& bytes, std::size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof(value));
 }
 
-// Where a saved sequence has what.
+// Offsets of a saved sequence's fields.
 constexpr std::size_t kPositionAt = 0, kPendingAt = 8, kTailAt = 12, kCountsAt = 16, kLayersAt = 20,
                       kOriginAt = 24, kFixedBytes = 32;
 
@@ -156,7 +156,7 @@ TEST_CASE("attention: a saved float that is not finite is refused") {
   AttentionLayer layer(which);
   SequenceState sequence = layer.new_sequence();
   layer.walk(sequence, 0, 0, kTried);
-  // What the state has made of a token: floats that are not small whole numbers.
+  // Floats that the state computed from tokens are not small whole numbers.
   const Bytes whole = saved_sequence(sequence);
   std::size_t floats = 0;
   SequenceState other = layer.new_sequence();
@@ -191,7 +191,7 @@ TEST_CASE("attention: a saved sequence that claims another length takes no memor
     put_at(bytes, kPositionAt, position);
     REQUIRE_FALSE(is_loaded(other, bytes));
     other.reset();
-    // With fields of the layer's that say the same: sums and rings are then of that position.
+    // Fields of the layer agree with the lie: sums and rings are then of that position.
     for (unsigned fields = 1; fields < 16; ++fields) {
       Bytes lie = bytes;
       for (std::size_t i = 0; i < 4; ++i) {
@@ -289,7 +289,7 @@ TEST_CASE(
         std::vector<float> all = first;
         const std::vector<float> more = ahead.feed({tokens.data() + t + 1, 2});
         all.insert(all.end(), more.begin(), more.end());
-        // As one slice, before drafts that are taken back where there are any.
+        // Feeds one slice, before drafts that are taken back where there are any.
         const std::size_t drafts = model->recomputes() ? 0 : t % 3;
         REQUIRE(same_bits(restored.feed({tokens.data() + t, 3}, drafts), all));
       }

@@ -141,7 +141,7 @@ struct Company {
   }
 };
 
-// As wide as what is served, where wide products choose other blockings.
+// A configuration as wide as served ones, where wide products choose other blockings.
 ModelConfig wide_config() {
   ModelConfig config = testing::tiny_config(TinyModel::kImage);
   config.max_length = 783;

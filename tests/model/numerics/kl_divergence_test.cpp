@@ -57,7 +57,7 @@ TEST_CASE("a model that is not finite loses NaN bits") {
   const TemporaryDirectory broken;
   const ModelConfig config = tiny_config(TinyModel::kBytes);
   ModelWeights weights = random_weights(config, /*seed=*/1);
-  for (float& value : weights.predictor.weight.row(3)) value = 3e38f;  // whose products overflow
+  for (float& value : weights.predictor.weight.row(3)) value = 3e38f;  // products with it overflow
   std::ofstream(broken.path() / "config.json") << to_json(config);
   save_weights(broken.path() / "model.safetensors", config, weights);
   CHECK(std::isnan(kl_divergence_bits(*exact, *load(broken, WeightType::kF32))));

@@ -66,7 +66,7 @@ TEST_CASE("numerics say in words what computes") {
   CHECK_THAT(text, Catch::Contains(", lintel "));
 }
 
-// Whether our own kernels have other bits with other instructions is for the machine to say.
+// The machine decides whether our own kernels have other bits with other instructions.
 TEST_CASE("the numerics fingerprint of a model is stable on each instruction set") {
   const Written model(tiny_config(TinyModel::kBytes));
   std::set<std::string> all;

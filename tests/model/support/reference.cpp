@@ -59,7 +59,7 @@ Row embedded(const ModelConfig& config, const ModelWeights& weights, std::int32_
   return row;
 }
 
-// What layer i adds to x before anything else.
+// Adds the inputs of layer i to x, before its mixers.
 void add_inputs(const ModelConfig& config, const ModelWeights& weights, int i, Rows& x) {
   for (std::size_t t = 0; t < x.size(); ++t) {
     for (std::size_t c = 0; c < x[t].size(); ++c) {
@@ -71,7 +71,7 @@ void add_inputs(const ModelConfig& config, const ModelWeights& weights, int i, R
   }
 }
 
-// What leaves the streams of a reversible model.
+// The output of the streams of a reversible model.
 Rows joined(const ModelConfig& config, const Rows& x, const Rows& y) {
   Rows both = x;
   for (std::size_t t = 0; t < x.size(); ++t) {

@@ -103,7 +103,7 @@ TEST_CASE("BPE: short and long pieces are joined as the definition says") {
   }
 }
 
-// In ascending runs the last two letters are joined first, then those before them: the last letter
+// The last two letters of ascending runs are joined first, then those before them: the last letter
 // decides whether the first one is joined with the second.
 TEST_CASE("BPE: what lies far behind a token decides how it is joined") {
   constexpr std::int32_t kLetters = 2600;

@@ -13,7 +13,7 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// By definition: the longest proper beginning of any string that ends the text.
+// The definition: the longest proper beginning of any string that ends the text.
 std::size_t undecided_by_definition(const std::string& text,
                                     const std::vector<std::string>& strings) {
   std::size_t longest = 0;

@@ -44,7 +44,7 @@ std::string error_of_text(const std::string& text, const std::string& config = "
   return "accepted";
 }
 
-// Of a golden file in which the value at a JSON pointer is another; none: it is removed.
+// The error of a golden file in which the value at a JSON pointer is another; none: it is removed.
 std::string error_of_change(const std::string& name, const std::string& pointer,
                             const std::optional<json>& value) {
   json file = golden_file(name);
@@ -375,14 +375,14 @@ TEST_CASE("plain parts of a text: no token that has one of their bytes is cut ou
   CHECK(has(encode({{0, text.size()}}), 2880) == 0);
   CHECK(encode({{0, text.size()}}) ==
         tokenizer->encode(text, {.parse_special = false, .parse_added = false}));
-  // What a model wrote: its special tokens alone are letters.
+  // Text written by a model has its special tokens, and only these, as letters.
   const auto written = encode({{.begin = 0, .end = text.size(), .special_only = true}});
   CHECK(has(written, 2858) == 0);
   CHECK(has(written, 2880) == 1);
   // Parts that only touch a token, and several parts.
   CHECK(has(encode({{end.size(), end.size() + think.size()}}), 2858) == 2);
   CHECK(has(encode({{1, 2}, {text.size() - 1, text.size()}}), 2858) == 0);
-  // Where normalisation joins characters, nothing of the part is cut out.
+  // Nothing of the part is cut out if normalisation joins characters.
   const std::string joined = "e\xcc\x81" + think;
   CHECK(has(tokenizer->encode(joined, {.plain = std::vector<PlainText>{{0, 3}}}), 2880) == 1);
 }

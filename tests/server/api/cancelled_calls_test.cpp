@@ -164,7 +164,7 @@ TEST_CASE("calls of every method, cancelled at any time, all end and leave nothi
           // From before the call is read to the middle of its answer.
           constexpr std::array kDelays = {0, 30, 100, 300, 1000, 3000, 10000};
           const microseconds delay(kDelays[random() % kDelays.size()]);
-          // Of KServe's methods HTTP has routes of their own. ThreadSanitizer does not see the
+          // KServe's methods have routes of their own over HTTP. ThreadSanitizer does not see the
           // locks of gRPC, which is built without it.
           const bool is_kserve = !each.method.starts_with("lintel.v1.");
           if (!is_kserve && (kThreadSanitized || random() % 2 == 0)) {

@@ -151,7 +151,7 @@ TEST_CASE("a repeat has the terms of the call, with the seed that it was given",
   other.set_max_new_tokens(21);
   CHECK(f.refused(other).error_code() == Code::INVALID_ARGUMENT);
   CHECK_THAT(f.refused(other).error_message(), Contains("call_id"));
-  // With the seed that it was given, and with no other.
+  // A repeat may name the seed that was given, and no other.
   v1::GenerateRequest seeded = wire;
   seeded.mutable_sampling()->set_seed(first->result.seed);
   CHECK(f.run(seeded)->tokens == first->tokens);
@@ -172,7 +172,7 @@ TEST_CASE("an interrupted call blocks other calls until it is repeated or given 
   const std::string id = f.new_session(Durability::kToken);
   const auto brief = f.run(f.wire_for(id, "a"), /*steps=*/7);
   CHECK_FALSE(brief->is_over);
-  // As where the process died: the session in memory is gone, and what it held.
+  // Simulates the death of the process: the session in memory is gone, with all it held.
   SessionStorage::Row row = f.storage.find(id, "").row;
   f.storage.end_claims();
   f.model->scheduler->stop();

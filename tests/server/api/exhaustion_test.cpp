@@ -134,7 +134,7 @@ TEST_CASE("any failed allocation: a ModelInfer call is answered once and holds n
       });
 }
 
-// As the stream of inferences writes.
+// Writes as the stream of inferences does.
 struct InferenceWire final : ResponseWriter {
   void write(std::span<const OutboxEntry> entries) override {
     response.fill(entries, /*is_last=*/false);

@@ -137,7 +137,7 @@ TEST_CASE("a stream allocates nothing for its tokens, each of which is a message
     CHECK(f.run(f.method(f.generation, "Generate"), request, {}, ignored) == grpc::StatusCode::OK);
     return static_cast<std::int64_t>(allocations.so_far());
   };
-  count(48);  // what is made once
+  count(48);  // objects that are made once
   const std::int64_t few = count(16), many = count(48);
   CHECK(many == few);  // but for what begins the stream, its coroutine for example
 }

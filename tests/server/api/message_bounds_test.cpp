@@ -15,7 +15,7 @@ namespace {
 
 constexpr MessageBounds kBounds{1 << 20};
 
-// In slices of 1,000 bytes, as they come from the network.
+// Slices of 1,000 bytes, as they come from the network.
 grpc::ByteBuffer buffer_of(const std::string& bytes) {
   std::vector<grpc::Slice> slices;
   for (std::size_t at = 0; at < bytes.size(); at += 1000)

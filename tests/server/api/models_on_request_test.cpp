@@ -128,7 +128,7 @@ TEST_CASE("a model is loaded by the first call that names it, over every protoco
     request.set_body(R"({"model": "a", "messages": [{"role": "user", "content": "hello"}]})");
     v1::RenderChatResponse response;
     grpc::ClientContext context;
-    // It has no chat template, which only a model in memory can be asked for.
+    // The model has no chat template, which only a model in memory can be asked for.
     CHECK(chat->Render(&context, request, &response).error_code() ==
           grpc::StatusCode::INVALID_ARGUMENT);
   }

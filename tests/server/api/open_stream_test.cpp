@@ -18,7 +18,7 @@ std::shared_ptr<grpc::Channel> narrow_channel(TestServer& server) {
                                    arguments);
 }
 
-// With a model "second", and room for all that a call produces.
+// A server with a model "second", and room for all that a call produces.
 struct Fixture : RepositoryServer {
   Fixture()
       : RepositoryServer([](ServerOptions& options) { options.streaming.outbox_tokens = 100'000; }),

@@ -67,7 +67,7 @@ TEST_CASE(
 TEST_CASE("penalties in a window are refused if a session no longer has the tokens they count") {
   Preparing f;
   const SharedModel model = f.parts.registry.find("tokens");
-  // It keeps at least one token, in whole chunks: those before 1024 are gone.
+  // The session keeps at least one token, in whole chunks: those before 1024 are gone.
   const std::string id = f.parts.store
                              .create(model->name, model->transformer,
                                      {.max_tokens = 10'000, .history_tokens = 1}, {}, nullptr)

@@ -42,7 +42,7 @@ struct RecordingWire final : ResponseWriter {
     messages.push_back(tokens);
   }
 
-  std::vector<int> messages;  // how many tokens each had
+  std::vector<int> messages;  // the number of tokens of each
   std::vector<std::int64_t> positions;
   int finishes = 0;
   int in_flight = 0;
@@ -129,7 +129,7 @@ TEST_CASE("an accepted request writes a message without entries at once, if the 
   const auto box = f.outbox({.begins_at_once = true});
   REQUIRE(f.submit(*box, 5).ok());
   CHECK(f.wire.messages == std::vector{0});
-  // It is out late: the request is over.
+  // The token is out late: the request is over.
   while (f.served->scheduler->run_one_step()) {
   }
   CHECK(f.wire.messages == std::vector{0});

@@ -123,7 +123,7 @@ TEST_CASE("an unknown flag: the error suggests a similar one") {
   CHECK(parse({"--model", "m", "--max_batch_rows=2"}).error ==
         "there is no flag --max_batch_rows, did you mean --max-batch-rows?");
   CHECK(parse({"--model", "m", "--xyzzy"}).error == "there is no flag --xyzzy");
-  // Those of other servers.
+  // Flags of other servers.
   CHECK(parse({"-m", "m"}).error == "there is no flag -m: --model PATH names a model");
   for (const char* const flag : {"--port", "--host"}) {
     CHECK_THAT(parse({"--model", "m", flag, "1"}).error,

@@ -85,7 +85,7 @@ TEST_CASE("HTTP is on loopback by default where gRPC is, and off where it is not
   CHECK(http({"--listen", "unix:/a"}) == "off");
   CHECK(http({"--model", "m", "--listen", "0.0.0.0:1", "--insecure-public"}) == "off");
   CHECK(http({"--model", "m", "--listen", "[::]:1", "--tls-cert", "c", "--tls-key", "k"}) == "off");
-  // What is named is meant, also the default's own address.
+  // A named address is used, also the default's own.
   CHECK(http({"--model", "m", "--http-listen", "off"}) == "off");
   CHECK(http({"--http-listen", "off"}) == "off");
   CHECK(http({"--model", "m", "--http-listen", "127.0.0.1:8080"}) == "127.0.0.1:8080");
@@ -94,7 +94,7 @@ TEST_CASE("HTTP is on loopback by default where gRPC is, and off where it is not
     std::ofstream(file) << "model = [\"m\"]\nhttp-listen = \"" << named << "\"\n";
     CHECK(http({"--config", file.c_str()}) == named);
   }
-  // What is of HTTP goes with the default, too.
+  // Flags of HTTP are allowed with the default, too.
   CHECK(parse({"--model", "m", "--http-cors-origin", "*"}).http.cors_origins.size() == 1);
   CHECK_THAT(refusal({"--model", "m", "--http-listen", "off", "--http-cors-origin", "*"}),
              Catch::Contains("--http-cors-origin needs HTTP"));

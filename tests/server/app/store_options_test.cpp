@@ -12,7 +12,7 @@ namespace {
 using Catch::Contains;
 using Words = std::vector<std::string>;
 
-// What is said of such flags, or "" where they are taken.
+// The error of such flags, or "" where they are taken.
 std::string refusal_of(const Words& flags) {
   Words words = {"lintel-server", "--model", "m"};
   words.insert(words.end(), flags.begin(), flags.end());

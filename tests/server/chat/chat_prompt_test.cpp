@@ -146,7 +146,7 @@ TEST_CASE("control tokens in a message, a tool or a result are encoded as letter
   quiet["function"]["description"] = "quiet";
   const auto without = prompt_of(*model, tokenizer, request_of(harmless, Json::array({quiet})));
   CHECK(count(with_tool, 257) == count(without, 257));
-  // What the assistant said: special tokens alone are letters.
+  // The assistant's text has its special tokens, and only these, as letters.
   const auto said = prompt_of(*model, tokenizer,
                               request_of({{{"role", "user"}, {"content", "a"}},
                                           {{"role", "assistant"}, {"content", "b<|im_end|>c"}},
@@ -292,7 +292,7 @@ TEST_CASE("a conversation that cannot be rendered is refused with the reason") {
       reason_of(*no_tools, request_of(messages, Json::array({{{"type", "function"},
                                                               {"function", {{"name", "f"}}}}}))),
       Contains("does not show them"));
-  // What fails with the probe's tools may be right with others, and says itself what is wrong.
+  // A template that fails with the probe's tools may accept others, and reports its own errors.
   const auto picky = chat_model(
       "{{ messages[0].content }}{% if tools and tools[0].function.name != 'f' %}"
       "{{ raise_exception('only f') }}{% endif %}{% if tools %}{{ tools[0].function.name }}"

@@ -57,7 +57,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--log-format", "logging.json"},
 };
 
-// Whether a flag that is not in kOtherName may set this member: "--session-idle-timeout" sets
+// True if a flag that is not in kOtherName may set this member: "--session-idle-timeout" sets
 // "sessions.idle_timeout", and "--model-memory" sets "models.memory_bytes".
 bool is_called_as(const std::string& flag, const std::string& field) {
   std::string name = field.substr(field.rfind('.') + 1);
@@ -71,7 +71,7 @@ bool is_called_as(const std::string& flag, const std::string& field) {
 
 using CommandLine = std::map<std::string, std::string>;
 
-// What makes each flag legal that needs another.
+// Flags that make each flag legal that needs another.
 const CommandLine kBase = {
     {"--model", "m"},          {"--model-repository", "r"}, {"--tls-cert", "c"},
     {"--tls-key", "k"},        {"--tls-client-ca", "ca"},   {"--identity-tokens-per-second", "5"},
@@ -93,7 +93,7 @@ CommandLine base_of(const Flag& flag) {
   return base;
 }
 
-// What the flags print instead of parsing, if they do.
+// The text that the flags print instead of parsing, if they do.
 std::string parse(const CommandLine& flags, ServerOptions* options) {
   std::vector<std::string> words = {"lintel-server"};
   for (const auto& [name, value] : flags) {
@@ -217,7 +217,7 @@ TEST_CASE("a number is taken from its lowest to its highest, and neither below n
       INFO(flag.name << " " << text);
       REQUIRE_NOTHROW(flag.set(text));
       const std::string shown = flag.shown();
-      REQUIRE_NOTHROW(flag.set(shown));  // what is shown is taken
+      REQUIRE_NOTHROW(flag.set(shown));  // a shown value is accepted
       CHECK(flag.shown() == shown);
     }
     const std::string above =

@@ -130,8 +130,8 @@ TEST_CASE("request memory: a charge of no account counts alone") {
   CHECK(charge.bytes() == 7);
 }
 
-// What a request of the model does next. Each is a program of a few steps; any step may be its last
-// one, for its client goes or an error ends it.
+// The next action of a request of the model. Each is a program of a few steps; any step may be its
+// last one, for its client goes or an error ends it.
 struct Step {
   enum class Do { kAdd, kShrink, kSplit, kDropPart, kMove };
   Do what;
@@ -278,7 +278,7 @@ class Exploration {
 TEST_CASE("request memory: in no order of few requests is it negative, leaked or beyond its limit",
           "[threat-86]") {
   using Do = Step::Do;
-  // As a chat does: its body, its answer apart, the body dropped, the answer written.
+  // A chat's steps: its body, its answer apart, the body dropped, the answer written.
   const Exploration::Program chat = {{Do::kAdd, 3}, {Do::kAdd, 2},    {Do::kSplit, 2},
                                      {Do::kMove},   {Do::kShrink, 1}, {Do::kDropPart}};
   const Exploration::Program small = {{Do::kAdd, 2}, {Do::kShrink, 0}, {Do::kAdd, 4}};

@@ -107,7 +107,7 @@ TEST_CASE("a task that was not started destroys its parameters once") {
   CHECK(living == 0);
 }
 
-// How far apart the frames of its calls are on the stack.
+// Measures the distance of the frames of its calls on the stack.
 class StackDepth {
  public:
   void note() {

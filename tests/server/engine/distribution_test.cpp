@@ -22,7 +22,7 @@ struct Enumerated {
         config.attention.resize(1, config.attention[0]);
         config.d_ff = 16;
       },
-      // So that there are many likely ways, and what is known decides among them.
+      // Flatter weights make many ways likely, so that the given tokens decide among them.
       [](ModelWeights& weights) {
         for (float& weight : weights.predictor.weight.values()) weight *= 0.35f;
       });

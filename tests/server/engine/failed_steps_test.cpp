@@ -43,7 +43,7 @@ TEST_CASE("a step without memory fails those it was for, and closes their sessio
       REQUIRE(sink.finishes == 1);
       if (sink.outcome == RequestOutcome::kInternal) {
         ++failed;
-        REQUIRE(!core.store.get(ids[i]));  // how far its state got is unknown
+        REQUIRE(!core.store.get(ids[i]));  // the progress of its state is unknown
       } else {
         REQUIRE(sink.outcome == RequestOutcome::kDone);
         REQUIRE(sink.tokens() == expected);
@@ -69,7 +69,7 @@ TEST_CASE("a worker without memory for its own lists fails its requests, and con
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, {.workers = 1, .speculation = Speculation::kOff});
   const std::string id = core.new_session();
-  // It is full after its first token, and there is no memory to note that it pauses.
+  // The sink is full after its first token, and there is no memory to note that it pauses.
   const auto sink = std::make_shared<RecordingSink>();
   sink->room = 1;
   std::optional<FailingAllocation> failing;

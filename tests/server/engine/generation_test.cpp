@@ -311,7 +311,7 @@ TEST_CASE("min_tokens: no stop token is drawn, and no stop string ends a sample,
     for (std::size_t i = 0; i < 20; ++i) CHECK(tokens[i] % 2 == 1);
     CHECK(sink->result().reason == FinishReason::kStopToken);
     CHECK(tokens.back() % 2 == 0);
-    // Where each token stops the sample there is nothing else to draw.
+    // If each token stops the sample, there is nothing else to draw.
     for (std::int32_t token = 1; token < 256; token += 2) request.stop.tokens.push_back(token);
     CHECK(core.generate(request)->tokens().size() == 1);
   }

@@ -86,7 +86,7 @@ bool is_white(std::string_view text) {
   return text.find_first_not_of(kBlankBytes) == std::string_view::npos;
 }
 
-// Whether `text` is what the schema describes.
+// True if the schema describes `text`.
 bool is_valid(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("name") || !json.contains("tags")) return false;
@@ -176,7 +176,7 @@ Scheduler::Options with_drafts(Speculation speculation) {
   return {.workers = 0, .speculation = speculation, .speculation_rows = 6};
 }
 
-// What a request without a grammar draws.
+// A request without a grammar.
 GenerationRequest unconstrained(std::uint64_t seed, std::int64_t max_new_tokens = 100) {
   GenerationRequest request = constrained(seed);
   request.constraint.reset();
@@ -287,7 +287,7 @@ TEST_CASE("mask over its budget: its row waits, and no other") {
     REQUIRE(other.sink->recorded[0].size() == i);
   }
   CHECK(slow.sink->recorded[0].size() < 50);
-  // In each step after the prompt's its row samples a token or waits.
+  // The row samples a token or waits in each step after the prompt's.
   CHECK(core.scheduler.stats().mask_waits == 99 - slow.sink->recorded[0].size());
   core.run();
   CHECK(slow.sink->recorded == expected);
@@ -397,7 +397,7 @@ TEST_CASE("length: a text under a grammar is cut") {
   const auto sink = core.generate(request);
   CHECK(sink->result().reason == FinishReason::kLength);
   CHECK(sink->tokens() == std::vector<std::int32_t>(whole.begin(), whole.end() - 1));
-  // With room for the text and not for its end token.
+  // The limit has room for the text and not for its end token.
   request.max_new_tokens = static_cast<std::int64_t>(whole.size());
   CHECK(core.generate(request)->result().reason == FinishReason::kLength);
 }

@@ -32,7 +32,7 @@ TEST_CASE("10,000 sessions opened, used and closed leave memory where it was") {
       REQUIRE(core.store.remove(id).error == SessionError::kNone);
     }
   };
-  use_sessions(500);  // what is allocated once
+  use_sessions(500);  // objects that are allocated once
   const std::size_t before = memory_in_use();
   use_sessions(10000);
   const std::size_t after = memory_in_use();
@@ -80,7 +80,7 @@ TEST_CASE("sessions with an adapter leave memory where it was, and share its wei
 }
 
 TEST_CASE("10,000 open sessions take hardly more than their states") {
-  // Of as many layers as the paper's model, whose state is 271,360 bytes.
+  // As many layers as the paper's model has, whose state is 271,360 bytes.
   const auto model = changed_model(TinyModel::kBytes,
                                    [](ModelConfig& config) {
                                      config.n_layers = 8;
@@ -90,7 +90,7 @@ TEST_CASE("10,000 open sessions take hardly more than their states") {
   constexpr std::size_t kSessions = 10000;
   constexpr std::size_t kPaperStateBytes = 271360;
   Core core(model);
-  core.generate(use(0), core.new_session());  // what is allocated once
+  core.generate(use(0), core.new_session());  // objects that are allocated once
   const std::size_t before = memory_in_use();
   for (std::size_t i = 0; i < kSessions; ++i) core.generate(use(i), core.new_session());
   const std::size_t after = memory_in_use();

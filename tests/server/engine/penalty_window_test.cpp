@@ -75,7 +75,7 @@ TEST_CASE("penalties in a window count its tokens and no others") {
       CAPTURE(window, slice, static_cast<int>(speculation));
       Core core(model, {.workers = 0, .prefill_rows_per_step = slice, .speculation = speculation});
       REQUIRE(core.generate(request)->tokens() == expected);
-      // In company of one that counts all.
+      // Another request, which counts all tokens, runs beside it.
       const auto before = core.submit(other);
       for (int step = 0; step < 5; ++step) core.scheduler.run_one_step();
       const auto call = core.submit(request);

@@ -31,7 +31,7 @@ struct CacheFixture {
       : store({.session_memory_bytes = session_bytes}, clock),
         cache({.memory_bytes = cache_bytes}, store) {}
 
-  // As a call does with its prompt. Returns how many tokens it did not read.
+  // Reads a prompt as a call does. Returns how many tokens it did not read.
   std::int64_t read(const Tokens& prompt, const Owner& owner = {}, SharedAdapter adapter = nullptr,
                     std::int64_t asked = 0) {
     SequenceState sequence = model->new_sequence(weights_of(adapter));
@@ -40,7 +40,7 @@ struct CacheFixture {
     REQUIRE(sequence.num_tokens() == beginning.cached);
     if (beginning.keep_at == 0) return beginning.cached;
     REQUIRE(beginning.keep_at > beginning.cached);
-    // As a sequence that has been fed them, for all that the cache knows.
+    // The sequence looks to the cache as if it had been fed them.
     Workspace workspace = model->new_workspace(1);
     while (sequence.num_tokens() < beginning.keep_at) {
       const std::int32_t token = prompt[static_cast<std::size_t>(sequence.num_tokens())];

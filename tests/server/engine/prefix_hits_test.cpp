@@ -17,7 +17,7 @@ namespace {
 constexpr PrefixCache::Options kSmall{.memory_bytes = std::size_t{16} << 20, .least_tokens = 4};
 constexpr SessionManager::Options kRoomy{.session_memory_bytes = std::size_t{1} << 30};
 
-// As SampleResult, but for what a hit is about and for time.
+// Compares SampleResults, but for the members about hits and time.
 void require_same_end(const RecordingSink& got, const RecordingSink& expected) {
   REQUIRE(got.results.size() == expected.results.size());
   for (std::size_t i = 0; i < got.results.size(); ++i) {

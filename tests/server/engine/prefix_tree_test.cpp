@@ -25,7 +25,7 @@ Tokens first(const Tokens& tokens, std::size_t count) {
   return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-// What a PrefixTree is, without a thought for time or memory.
+// A PrefixTree in its simplest form, without a thought for time or memory.
 struct NaiveTree {
   std::set<Tokens> beginnings;  // of every prompt, the whole ones too
   std::set<Tokens> states;

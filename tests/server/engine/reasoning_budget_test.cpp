@@ -38,7 +38,7 @@ ReasoningBudget budget_of(std::int64_t tokens, const std::string& before = "<thi
   return {.tokens = tokens, .end = byte_tokens(kEnd), .before = before, .calls = {}};
 }
 
-// What has been written of `text`, a byte a token, where the end is forced; "-": it is not.
+// The part of `text`, a byte a token, that was written where the end is forced; "-": it is not.
 std::string cut_of(const ReasoningBudget& budget, const std::string& text) {
   ReasoningBudgetState state(budget, *text_model()->tokenizer());
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -130,7 +130,7 @@ TEST_CASE("reasoning budget: a sample is what it was before its end, and continu
     CHECK(std::equal(tokens.begin(), tokens.begin() + budget, free.begin()));
     CHECK(text_of({tokens.begin() + budget,
                    tokens.begin() + budget + static_cast<std::int64_t>(kEnd.size())}) == kEnd);
-    // What follows is drawn as after the same text in a prompt: seed and position decide.
+    // Tokens after it are drawn as after the same text in a prompt: seed and position decide.
     const auto begin = static_cast<std::size_t>(budget) + kEnd.size();
     request.prompt.insert(request.prompt.end(), tokens.begin(),
                           tokens.begin() + static_cast<std::int64_t>(begin));

@@ -111,7 +111,7 @@ TEST_CASE("callers share rows for prompts equally, however many prompts each of 
   const std::vector<BatchSlice> runs = {of(0, reading(99)), of(1, reading(99)), of(0, reading(99)),
                                         of(0, reading(99)), of(0, decoding())};
   for (int step = 0; step < 4; ++step) CHECK(rows_of(planner, runs) == Rows{5, 15, 5, 5, 1});
-  // What one does not need is the other's.
+  // Rows that one does not need are the other's.
   CHECK(rows_of(planner, {of(0, reading(99)), of(1, reading(6)), of(0, decoding())}) ==
         Rows{24, 6, 1});
   RowPlanner narrow({.max_rows = 64, .prefill_rows = 1});
@@ -191,7 +191,7 @@ TEST_CASE("a draft head is asked as far ahead as it is right and pays") {
   CHECK(plan.probability(1) > 0.95f);
   CHECK(plan.probability(2) < 0.05f);
   CHECK(plan.ahead(1) == 2);
-  // Of many sequences each row takes as long as it would in a step of its own.
+  // Rows of many sequences take as long as each would in a step of its own.
   DraftHeadPlan many({.fixed = 0.1f, .row = 1.0f, .draft = 0.1f, .more_draft = 0.05f}, 64, false);
   CHECK(many.ahead(16) == 0);
   CHECK(DraftHeadPlan(cost, 64, /*always=*/true).ahead(64) == DraftHeadPlan::kMostAhead);

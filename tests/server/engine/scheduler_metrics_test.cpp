@@ -100,7 +100,7 @@ TEST_CASE("a request that comes while a step begins has waited for no time, not 
 
 TEST_CASE("a request that is cancelled while a step begins has taken no time, not less") {
   Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
-  // What runs ends before what is queued.
+  // A running request ends before a queued one.
   const auto running = core.submit(request_of(1, 100));
   core.scheduler.run_one_step();
   core.scheduler.cancel(running.handle);

@@ -257,8 +257,8 @@ TEST_CASE("recompute mode drafts only on demand, and with the same tokens") {
 // A checkpoint of Qwen3.5's family that counts: after token t comes t + 1, and 0 after the last.
 // Nothing repeats before all tokens came, so that only its draft head knows what is next.
 
-// Whose draft head is always right, always wrong: it expects the token that has just come, or
-// right where what its attention finds disturbs it little.
+// Kinds of its draft head: always right, always wrong, which expects the token that has just come,
+// or right where the values that its attention finds disturb it little.
 enum class CountingDrafts { kNone, kRight, kWrong, kDisturbed };
 
 void write_counting_checkpoint(const std::filesystem::path& directory, std::int64_t vocabulary,
@@ -289,7 +289,7 @@ void write_counting_checkpoint(const std::filesystem::path& directory, std::int6
     for (std::int64_t i = 0; i < count; ++i) values.push_back(scale == 0.0f ? 0.0f : of(random));
     tensors.push_back({.name = name, .shape = std::move(shape), .values = std::move(values)});
   };
-  // What a layer adds to the residual stream is nothing.
+  // A layer's channels add nothing to the residual stream.
   const auto add_channels = [&](const std::string& layer) {
     add(layer + "input_layernorm.weight", {kWidth}, 0.0f);
     add(layer + "post_attention_layernorm.weight", {kWidth}, 0.0f);
@@ -308,7 +308,7 @@ void write_counting_checkpoint(const std::filesystem::path& directory, std::int6
     add_channels(layer);
   };
   add("model.embed_tokens.weight", {vocabulary, kWidth}, 1.0f);
-  // Of the same length, so that each is most like itself.
+  // Rows get the same length, so that each is most like itself.
   for (auto row = tensors.back().values.begin(); row != tensors.back().values.end();
        row += kWidth) {
     const float squares = std::inner_product(row, row + kWidth, row, 0.0f);
@@ -407,7 +407,7 @@ TEST_CASE("draft tokens begin when the cost of a step is known, and they pay") {
   CHECK(core.scheduler.stats().accepted_tokens > 100);
 }
 
-// Whether the first draft token after a prompt is right, if the head has read the last `reads`
+// True if the first draft token after a prompt is right, if the head has read the last `reads`
 // tokens of the prompt.
 bool is_first_draft_right(const Transformer& model, const std::vector<std::int32_t>& prompt,
                           std::size_t reads) {
@@ -649,7 +649,7 @@ TEST_CASE("a context that fails leaves the draft to one that does not") {
   CHECK(second.context != first.context);
   CHECK(second.token == first.token);
   CHECK(second.probability > first.probability * 0.9f);
-  // Who has failed is asked again once the other has failed as often.
+  // A drafter that failed is asked again once the other has failed as often.
   for (int i = 0; i < 3 * 4; ++i) drafter.learn(drafter.next_draft(), /*right=*/false);
   CHECK(drafter.next_draft().probability < first.probability * 0.7f);
 }

@@ -23,7 +23,7 @@ GenerationRequest long_tokens(std::int64_t max_new_tokens) {
   return request;
 }
 
-// What a client shows of a sample.
+// The text that a client shows of a sample.
 std::string shown(const RecordingSink& sink) {
   std::string text;
   for (const RecordedToken& each : sink.recorded[0]) {
@@ -103,7 +103,7 @@ TEST_CASE("a stop string inside of tokens is found over the calls of a session")
   next.stop.strings = {stop};
   const auto sink = core.generate(next, id);
   CHECK(sink->result().reason == FinishReason::kStopString);
-  // What the first call sent stays sent.
+  // Text that the first call sent stays sent.
   CHECK(sent + shown(*sink) == free.text.substr(0, std::max(begin, sent.size())));
   CHECK(core.session_tokens(id) == 3 + free.tokens_up_to(end));
   // The next match begins with the token after it.

@@ -28,7 +28,8 @@ Counts run(ThreadCountTuner& choice, int rows, int available, int steps,
   return counts;
 }
 
-// As if a step had a part that threads share, and the rest took as long as ever, in microseconds.
+// Models a step with a part that threads share, and a rest that takes as long as ever, in
+// microseconds.
 std::function<Duration(int)> shared(int part, int rest) {
   return [=](int threads) { return microseconds(part / threads + rest); };
 }

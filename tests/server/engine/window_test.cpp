@@ -106,7 +106,7 @@ void require_bits_of_twin(const std::shared_ptr<const Transformer>& model, const
       REQUIRE(alone->recorded[0] == expected);
       REQUIRE(alone->result().reason == FinishReason::kLength);
       REQUIRE(alone->result().position == static_cast<std::int64_t>(all.size()));
-      // In company of itself, half a window later, and of one that has no window.
+      // The request runs beside itself, half a window later, and beside one that has no window.
       GenerationRequest plain = request;
       plain.window = 0;
       const auto before = core.submit(plain);
@@ -185,7 +185,7 @@ TEST_CASE("a stop string is found across the position where a state is reset", "
   CHECK(sink->text() == text.substr(0, 8));
 }
 
-// What the session's history gives a call in a window.
+// The request of a call in a window that continues the session's history.
 GenerationRequest going_on(GenerationRequest request, const std::vector<std::int32_t>& all,
                            std::int64_t state_end, const std::string& tail) {
   request.replay.assign(all.begin() + state_end, all.end());
@@ -225,7 +225,7 @@ TEST_CASE("the calls of a session share its windows, also those that were cancel
       if (i % 4 == 1) core.scheduler.run_one_step();
       core.scheduler.cancel(call.handle);
       core.run();
-      // What it had is the sequence's, too.
+      // Tokens of the cancelled call are the sequence's, too.
       GenerationRequest had = cut;
       had.max_new_tokens = call.sink->result().generated_tokens;
       REQUIRE(in_windows_by_hand(*model, had, 0, all) == call.sink->recorded[0]);
@@ -435,7 +435,7 @@ TEST_CASE("penalties count the tokens of a prompt that are not read", "[window]"
   request.sampling.frequency_penalty = 3.0f;
   std::vector<std::int32_t> all;
   CHECK(core.generate(request)->recorded[0] == in_windows_by_hand(*model, request, 0, all));
-  // Of the last 100 tokens: more than the window has.
+  // Counts the last 100 tokens: more than the window has.
   request.sampling.penalty_window = 100;
   const auto sink = core.generate(request);
   GenerationRequest echoed = request;
@@ -532,7 +532,7 @@ TEST_CASE("echo of a prompt longer than its window: sent without being read, at 
   const std::vector<RecordedToken> after = in_windows_by_hand(*model, next, 0, all);
   CHECK(core.generate(next, id)->recorded[0] == after);
 
-  // Who wants its probabilities has it read.
+  // A request for its probabilities has the prompt read.
   GenerationRequest scored = window_request(16, 300, 20);
   const auto read = core.generate(scored);
   CHECK(read->result().prompt_tokens == 300);
@@ -580,7 +580,7 @@ TEST_CASE("prompt within its window: begins as an earlier one did, with the same
     REQUIRE(sink->recorded[0] == expected);
     CHECK((sink->result().cached_tokens > 0) == (i == 2 && prompt < 32));
   }
-  // What a call without a window has left is as good.
+  // States left by a call without a window are as good.
   request.window = 0;
   CHECK((core.generate(request)->result().cached_tokens > 0) == (prompt < 32));
 }

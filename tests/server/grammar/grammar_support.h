@@ -80,7 +80,8 @@ inline std::string random_text(TokenMatcher& matcher, std::mt19937_64& random, i
   return text;
 }
 
-// As JSON's vocabularies have them: marks that follow one another, words, blanks, characters.
+// Tokens of JSON as vocabularies have them: marks that follow one another, words, blanks,
+// characters.
 inline std::set<std::string> json_tokens() {
   return {"\"",     "\":",  "\": ",  "\",",      "\", \"",   "{\"",      "\"}",     "\"}]",
           "}]",     "]}",   "}}",    "],",       "},",       ", ",       ": ",      ": \"",

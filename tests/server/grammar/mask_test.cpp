@@ -388,7 +388,7 @@ TEST_CASE("a text that no token spells: others are made, if there are any") {
   CHECK(texts_of(compile_tools(tools, {ToolDialect::kXml, Mode::kRequired, false}))
             .contains("<tool_call><function=f>\n<parameter=b>\nx\n</parameter>\n</function>"
                       "</tool_call>?"));
-  // Where nothing is left the byte is named that is needed.
+  // If no token is left, the byte that is needed is named.
   const auto needs = compile_schema(R"({"const":"a?b"})");
   CHECK(spelt_by(needs, bytes) == needs);
 }
@@ -846,7 +846,7 @@ TEST_CASE("tool calls: XML without a start tag is a call by the same rules") {
   CHECK_FALSE(takes(true, "<function=other>\n</function>"));
   CHECK_FALSE(takes(true, "a\n<function=weather>\n<parameter=days>\nx"));
   CHECK_FALSE(takes(true, "<tool_call>\n" + call + "\n</tool_call><function=other>"));
-  // In mid-line it is text.
+  // The tag is text in mid-line.
   CHECK(takes(true, "a <function=other>"));
   CHECK(takes(true, "a\n <function=other>"));
 }
@@ -897,7 +897,7 @@ TEST_CASE("tool calls: errors and relaxed keywords name the tool") {
   CHECK(relaxed[0].path == "t#");
 }
 
-// As many tokens as large models have. Words share beginnings as those of languages do.
+// The number of tokens of large models. Words share beginnings as those of languages do.
 std::vector<std::string> many_tokens() {
   std::set<std::string> tokens = all_tokens();
   std::mt19937_64 random(3);
@@ -1028,7 +1028,7 @@ TEST_CASE("grammars that people write: a token takes less than a tenth of the wo
           most = kMaxMaskWork - budget;
           hardest = name;
         }
-        // Of several tokens one that does not end the text.
+        // A token that does not end the text is preferred.
         const std::vector<std::int32_t> ids = ids_of(matcher.mask());
         REQUIRE_FALSE(ids.empty());
         std::int32_t id = ids[random() % ids.size()];

@@ -170,7 +170,8 @@ TEST_CASE("number automata: numerals are those that exact arithmetic permits") {
         with_exponent += has_exponent ? 1 : 0;
         continue;
       }
-      // What is not made: -0, exponents but for kAll without multiples and a mantissa of one digit.
+      // Forms that are not made: -0, exponents but for kAll without multiples and a mantissa of one
+      // digit.
       const std::size_t first = text[0] == '-' ? 1 : 0;
       const bool is_zero = units_of(text) == 0;
       const bool is_scientific = text[first] != '0' && first + 1 < text.size() &&

@@ -120,7 +120,7 @@ bool accepts_text(const std::shared_ptr<const Grammar>& grammar, std::string_vie
   return matcher.advance(text) && matcher.accepts();
 }
 
-// Of every text whose beginning is taken some continuation is, too.
+// Every text whose beginning is taken has a continuation that is taken, too.
 TEST_CASE("patterns with lengths: characters count, and a beginning has an end") {
   const std::vector<std::string> letters = {"a", "b", "\xC3\xA9", "\\n", "\xF0\x9F\x98\x80"};
   for (const char* const pattern : {"^[ab]*$", "^a+b?$", "b", "^(?:ab)*$", "^(?:aaa|b)$",

@@ -53,7 +53,8 @@ std::string refusal(const std::string& schema) {
   return "taken";
 }
 
-// What is named, with its place, under strict or not; what the refusal says where there is one.
+// The ignored keywords with their places, under strict or not; the text of the refusal if there is
+// one.
 std::vector<std::string> named(const std::string& schema, bool is_strict) {
   SchemaOptions options;
   options.relaxed = !is_strict;
@@ -553,7 +554,7 @@ TEST_CASE("constants: not and oneOf that depend on keywords not served are left 
     CHECK(makes(schema, R"({"a": "("})"));
     CHECK(makes(schema, R"({"a": "(("})"));
     CHECK(makes(schema, R"({"a": ""})"));
-    // It is said all the same.
+    // The keyword is named all the same.
     CHECK_FALSE(makes(schema, R"({"a": null})"));
   }
   // Two branches that are served and both hold are enough.

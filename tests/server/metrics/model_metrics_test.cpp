@@ -32,7 +32,7 @@ TEST_CASE("the counters of a model continue when it is reloaded, and stay when i
     }
     return count;
   };
-  CHECK(values(server.server()).at(memory) == 0);  // what tests hand over is not measured
+  CHECK(values(server.server()).at(memory) == 0);  // models from tests are not measured
   CHECK(values(server.server()).at("lintel_model_memory_limit_bytes") == 1 << 30);
   load();
   const double used = values(server.server()).at(memory);
@@ -44,7 +44,7 @@ TEST_CASE("the counters of a model continue when it is reloaded, and stay when i
   CHECK(count_of_info() == 1);
   REQUIRE(generate(server, request_for("second", {1, 2, 3}, 5)).status.ok());
   CHECK(values(server.server()).at(generated) == 12);
-  CHECK(comes_to(server, memory, used));  // when the old one is gone
+  CHECK(comes_to(server, memory, used));  // once the old one is gone
   v1::UnloadModelRequest request;
   request.set_name("second");
   v1::UnloadModelResponse response;
@@ -85,7 +85,7 @@ TEST_CASE("adapters have their memory, by the names an operator gave them") {
   }
   CHECK(infos == 1);
   v1::GenerateRequest request = request_for("second", {1}, 1);
-  request.set_adapter("nosuch");  // what a request says is no label
+  request.set_adapter("nosuch");  // a request's text is no label
   CHECK_FALSE(generate(server, request).status.ok());
   CHECK(get(server.server(), "/metrics").body.find("nosuch") == std::string::npos);
 

@@ -116,7 +116,7 @@ TEST_CASE("an adapter is admitted by its files, at the start and at run time ali
   f.write("m");
   REQUIRE_FALSE(f.load("m"));
   const std::size_t before = f.used_bytes();
-  // Of as many as are loaded one is refused, and nothing is counted for it.
+  // Adapters are loaded until one is refused, and nothing is counted for that one.
   Answer refused;
   int loaded = 0;
   for (; !refused && loaded < 1000; ++loaded) {
@@ -152,7 +152,7 @@ TEST_CASE("an adapter that is refused at the start is an error that names file a
         fs::resize_file(f.directory.path() / "m/adapters/bad/adapter_model.safetensors", 100);
       }),
       Contains("adapter bad of model m cannot be loaded") && Contains("adapter_model.safetensors"));
-  // Of another model: its shapes do not fit.
+  // An adapter of another model: its shapes do not fit.
   CHECK_THROWS_WITH(
       start([](AdapterFixture& f) {
         fs::remove_all(f.directory.path() / "m/adapters/bad");

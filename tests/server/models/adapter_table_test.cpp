@@ -48,7 +48,7 @@ TEST_CASE("an adapter is found from add to retire, and kept by the call that fou
   table.forget("a");
   CHECK_FALSE(table.has("a"));
   CHECK(table.add("a", random_adapter(TinyModel::kTokens, 2)) != nullptr);
-  table.forget("a");  // what is ready is not forgotten
+  table.forget("a");  // a ready adapter is not forgotten
   CHECK(table.find("a") != nullptr);
 }
 

@@ -49,7 +49,7 @@ class FakeRows {
 };
 
 TEST_CASE("a prompt's step has the rows with which a row takes least") {
-  // What leaves the caches makes a wide step slow, and the weights a narrow one.
+  // A wide step is slow because it leaves the caches, and a narrow one because of the weights.
   FakeRows small_caches({{8, {44, 44, 44}}, {32, {38, 38, 38}}, {64, {42, 42, 42}}, {128, {61}}});
   CHECK(small_caches.choose().rows == 32);
   FakeRows wide({{8, {30}}, {32, {16}}, {64, {13, 13, 13}}, {128, {12, 12, 12}}});

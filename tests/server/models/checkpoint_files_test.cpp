@@ -50,7 +50,7 @@ Served serve(const fs::path& path, bool is_strict = false) {
   manager.load_at_start();
   const SharedModel found = registry.find("m");
   REQUIRE(found != nullptr);
-  auto copy = std::make_shared<ServedModel>();  // what outlives its scheduler
+  auto copy = std::make_shared<ServedModel>();  // the parts that outlive its scheduler
   copy->warnings = found->warnings;
   copy->chat = found->chat;
   return {copy, log.str()};

@@ -23,7 +23,7 @@
 namespace lintel::testing {
 namespace {
 
-// Of 262,144 weights in its matrices.
+// A model with 262,144 weights in its matrices.
 ModelConfig wide_config() {
   ModelConfig config = tiny_config(TinyModel::kBytes);
   config.d_model = 128;
@@ -103,7 +103,7 @@ TEST_CASE("auto compares on a text if one is given, and checkpoints also in 4 bi
   double before = 1.0;
   for (const WeightType type :
        {WeightType::kInt4All, WeightType::kInt4, WeightType::kInt4Ffn, WeightType::kInt8}) {
-    // What one type loses is what another one may.
+    // The limit lies between this type's loss and that of the type before it.
     const double lost =
         kl_divergence_bits(*exact, *Transformer::load(model, {.weight_type = type}), tokens);
     CAPTURE(to_string(type), lost);
@@ -199,7 +199,7 @@ TEST_CASE("the log says which type a model is served in, and why") {
     CHECK(log.str().find("model m: served in " +
                          std::string(to_string(model->transformer->weight_type())) + ": " +
                          model->weight_type_reason) != std::string::npos);
-    // What multiplies is said, too.
+    // The kernels are named, too.
     CHECK(log.str().find(model->transformer->kernels()) != std::string::npos);
   }
   spdlog::set_default_logger(before);

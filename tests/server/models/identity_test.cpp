@@ -90,7 +90,7 @@ TEST_CASE("a model that is unloaded does not wait for its fingerprint") {
   unloads.request_stop();
   CHECK(model.identified(unloads.get_token()).hex.empty());
   CHECK(model.transformer->fingerprint().empty());
-  // As ServedModel's destructor does it.
+  // Stops as ServedModel's destructor does.
   std::stop_token stop;
   {
     ServedModel served;

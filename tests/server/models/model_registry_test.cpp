@@ -57,7 +57,7 @@ TEST_CASE("a version is loading, ready, unloading, unavailable") {
   f.registry.set_failed("a", 1, "it is broken");
   f.registry.set_progress("a", 1, "99 % of 2.1 GB read");
   CHECK(state() == ModelState::kReady);
-  CHECK(reason() == "it is broken");  // what was there serves on
+  CHECK(reason() == "it is broken");  // the earlier model serves on
   for (const SharedModel& old : f.registry.add(f.model("a", 1)).replaced) {
     CHECK(f.registry.set_ending(old.get()));
     f.registry.forget(old.get());

@@ -84,7 +84,7 @@ TEST_CASE("a cache of Hugging Face has its models by organisation, name and quan
   names.emplace_back("org/tensors");
   CHECK(repository.names() == names);
   CHECK(repository.versions("org/quants:Q8_0").at(0).directory.filename() == "Model-7B-Q8_0.gguf");
-  // Of several snapshots the one that refs/main names.
+  // The snapshot that refs/main names is loaded, of several.
   fs::create_directory(f.directory.path() / "models--org--several/refs");
   std::ofstream(f.directory.path() / "models--org--several/refs/main") << "c2\n";
   CHECK(repository.versions("org/several").at(0).directory.filename() == "c2");

@@ -60,7 +60,7 @@ TEST_CASE("one bit in one row that depends on the batch fails the self-check") {
   }));
 }
 
-// As libraries do that choose their blocks by the number of rows.
+// Libraries that choose their blocks by the number of rows behave so.
 TEST_CASE("other bits from some number of rows on fail the self-check") {
   const auto model = tiny_model(TinyModel::kTokens);
   for (const std::size_t from : {2, 17, 48, 65, 100, 128}) {

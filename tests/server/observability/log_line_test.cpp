@@ -18,7 +18,7 @@
 namespace lintel::testing {
 namespace {
 
-// What `body` writes to standard error.
+// The text that `body` writes to standard error.
 std::string standard_error_of(const std::function<void()>& body) {
   const TemporaryDirectory directory;
   const std::string path = directory.path() / "log";

@@ -92,7 +92,7 @@ TEST_CASE("ollama answer: goldens as lines, and the same as a whole answer") {
     CHECK(whole["message"].value("thinking", "") == thinking);
     CHECK(whole["message"].value("tool_calls", ojson::array()) == calls);
     CHECK(whole["done_reason"] == lines.back()["done_reason"]);
-    // What OpenAI's stream has of the same output.
+    // The output of OpenAI's stream is the same.
     std::string expected, reasoning;
     for (const ojson& chunk : item["chat_chunks"]) {
       for (const ojson& each : chunk["choices"]) {

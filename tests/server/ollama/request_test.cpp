@@ -35,7 +35,7 @@ OllamaRequest read_generate(const Json& body) {
   return read_body(OllamaRoute::kGenerate, body.dump());
 }
 
-// What is wrong with a body, with the field in Ollama's names; empty: nothing.
+// The error of a body, with the field in Ollama's names; empty: none.
 std::string wrong_in(const OllamaRequest& request) {
   const std::string text = request.chat->status.error_message();
   const std::size_t colon = text.find(": ");

@@ -101,7 +101,7 @@ TEST_CASE("members that no row has are ignored and named") {
   body["stream"] = true;
   body["stream_options"] = {{"include_usage", true}, {"chunks", 3}, {"none", nullptr}};
   CHECK(ignored_in(body) == "logit_scale, id_slot, stream_options.chunks");
-  // Those that are read and have no effect are not among them.
+  // Members that are read and have no effect are not among them.
   CHECK(ignored_with("user", "a").empty());
 }
 

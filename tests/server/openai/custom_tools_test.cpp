@@ -17,7 +17,7 @@ struct ReadInput {
   std::string text;
   bool is_whole = false;
 };
-// In pieces of `size` bytes.
+// Reads the input in pieces of `size` bytes.
 ReadInput input_of(std::string_view arguments, std::size_t size) {
   CustomInput input;
   ReadInput read;

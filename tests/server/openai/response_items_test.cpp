@@ -143,7 +143,7 @@ TEST_CASE("items: calls of custom tools and the local shell are calls of functio
   CHECK(messages[4] ==
         ojson({{"role", "tool"}, {"tool_call_id", "lsh_1"}, {"content", "made.txt"}}));
   CHECK(messages[6]["content"] == "");
-  // What is stored is read again.
+  // Stored items are read again.
   const ojson items = items_of(ojson::parse(
       R"([{"type": "custom_tool_call", "call_id": "a", "name": "patch", "input": null}])"));
   CHECK(items[0] == ojson::parse(R"({"type": "custom_tool_call", "id": "ctc_r_in0",

@@ -104,7 +104,7 @@ TEST_CASE("events: an answer ends where it would have more than 128 calls") {
   }
 }
 
-// In messages of a few.
+// Repeats the events in messages of a few.
 v1::ResponseEvents repeated(const ojson& response, const ojson& pieces, const std::string& suffix,
                             std::int64_t after) {
   RepeatedEvents events(response, pieces, suffix, after);
@@ -337,7 +337,7 @@ TEST_CASE("events: log-probabilities come with their pieces and with the whole t
   v1::ContentToken& half = *two.add_tokens();
   half.set_id(2);
   half.set_text("\xc3");
-  message.add_deltas()->set_content("!");  // whose tokens came before
+  message.add_deltas()->set_content("!");  // its tokens came before
   ResponseOutput output(begun_response({{"id", "resp_0"}}), "");
   v1::ResponseEvents events;
   output.begin(&events);

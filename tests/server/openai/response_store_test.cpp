@@ -194,7 +194,7 @@ TEST_CASE("response store: a chain is read within its bounds, and a response of 
   bounds.json_bytes = json_bytes;
   bounds.memory_bytes = tree_memory(items) / 2;
   CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kTooLarge);
-  // It ends with its client, before all of it is read.
+  // The read ends with its client, before all of it is read.
   int asked = 0;
   bounds = kAnyChain;
   bounds.is_cancelled = [&] { return ++asked == 3; };
@@ -375,7 +375,7 @@ TEST_CASE("response store: one whose server is gone is in progress for a while, 
   REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
   CHECK(found.status() == "failed");
   CHECK(found.response["error"]["code"] == "interrupted");
-  // It can be run again, also then.
+  // The response can be run again, also then.
   bool is_hidden = false;
   REQUIRE(store.find_stored(a, "ada", found, is_hidden) == SessionError::kNone);
   std::shared_ptr<RunningResponse> running;
@@ -415,7 +415,7 @@ TEST_CASE("response store: the id of a key is its owner's and the storage's alon
   CHECK(digits_of(others, "ada", "key") != first);
 }
 
-// In the background.
+// A record of a background response with its request.
 ResponseRecord with_request(const std::string& digits) {
   ResponseRecord made = record(digits);
   made.request = "{}";
@@ -458,7 +458,7 @@ TEST_CASE("response store: those in the background are run again once their serv
   REQUIRE(other->begin(found, /*has_log=*/false, running) == SessionError::kNone);
   if (stores.documents.shared) CHECK(look().empty());
   CHECK(stores.store->begin(left, /*has_log=*/false, running) == SessionError::kFenced);
-  // What was refused is tried again later, what is left by abandon() at once.
+  // A refused response is tried again later, one left by abandon() at once.
   stores.store = std::move(other);
   stores.store->run_interrupted_by(run);
   CHECK(look().empty());

@@ -23,7 +23,7 @@ TEST_CASE("sealer: a text opens as it was, for its owner, purpose and secret alo
     CHECK_FALSE(sealer.open("compaction", sealed));
     CHECK_FALSE(Sealer(secret, "eve").open("reasoning", sealed));
     CHECK_FALSE(Sealer(other, "ada").open("reasoning", sealed));
-    CHECK(sealed.find("eHh4eHh4") == std::string::npos);  // what "xxxxxx" is in Base64
+    CHECK(sealed.find("eHh4eHh4") == std::string::npos);  // "xxxxxx" in Base64
   }
 }
 

@@ -50,7 +50,7 @@ void wait_for(const std::string& what, const std::function<bool()>& condition) {
   if (!came) throw std::runtime_error("the cluster has not come to this in a minute: " + what);
 }
 
-// Who serves the slot, as one node sees it: its id.
+// The id of the node that serves the slot, as one node sees it.
 std::optional<std::string> owner_seen_by(RedisClient& node, std::uint16_t slot) {
   for (const RedisReply& range : node("CLUSTER SLOTS").elements) {
     if (range.elements[0].integer <= slot && slot <= range.elements[1].integer) {
@@ -289,7 +289,7 @@ std::size_t RedisCluster::wait_for_successor(std::uint16_t slot, std::size_t gon
       RedisClient asked = client(i);
       const auto seen = owner_seen_by(asked, slot);
       if (!seen || index_of(*seen) == gone || !is_master(index_of(*seen))) continue;
-      // It takes writes: its own view is whole, too.
+      // The successor takes writes: its own view is whole, too.
       if (value_of(client(index_of(*seen))("CLUSTER INFO").text, "cluster_state") != "ok") continue;
       successor = index_of(*seen);
       return true;

@@ -24,7 +24,7 @@ class RedisCluster {
   struct Options {
     std::size_t masters = 3, replicas = 3;
     std::chrono::milliseconds node_timeout{
-        1000};  // how long a node is silent before it counts as gone
+        1000};  // a node that is silent for longer counts as gone
     bool has_proxies =
         false;  // in front of each node, for partition(): clients and nodes meet there
     std::vector<std::string> arguments = {};  // of every node
@@ -37,13 +37,13 @@ class RedisCluster {
   std::size_t size() const { return nodes_.size(); }
   RedisServer& node(std::size_t index) { return *nodes_[index].server; }
   RedisClient client(std::size_t index) { return node(index).client(); }
-  // Where clients find a node, and all of them as --session-store takes them: "A:P,B:P".
+  // The address of a node, and those of all as --session-store takes them: "A:P,B:P".
   Endpoint endpoint(std::size_t index) const;
   std::string endpoints() const;
   const std::string& id(std::size_t index) const { return nodes_[index].id; }
   TcpProxy& proxy(std::size_t index) {
     return *nodes_[index].proxy;
-  }  // what clients go through, if has_proxies
+  }  // for clients, if has_proxies
 
   bool is_master(std::size_t index);  // as the node itself says
   std::size_t master_of(
@@ -67,11 +67,11 @@ class RedisCluster {
   void move_slot(std::uint16_t slot, std::size_t to);
   void begin_move(std::uint16_t slot, std::size_t to);
   std::size_t move_keys(std::uint16_t slot, std::size_t to,
-                        std::size_t most = 1 << 20);  // how many there were
+                        std::size_t most = 1 << 20);  // returns the number there were
   void end_move(std::uint16_t slot, std::size_t to);
 
-  // With has_proxies: the network between these nodes and the others is cut, and that between
-  // clients (of 127.0.0.1) and one of both sides. Connections stay open and silent.
+  // Cuts the network between these nodes and the others, and that between clients (of 127.0.0.1)
+  // and one of both sides, with has_proxies. Connections stay open and silent.
   enum class Clients { kSeeAll, kSeeThese, kSeeOthers };
   void partition(const std::set<std::size_t>& these, Clients clients);
   void heal();

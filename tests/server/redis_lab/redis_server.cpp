@@ -17,7 +17,7 @@
 namespace lintel::testing {
 namespace {
 
-constexpr int kSkipped = 77;  // what ctest shows as skipped
+constexpr int kSkipped = 77;  // shown by ctest as skipped
 constexpr int kTrials = 5;    // of ports that another process takes first
 
 // The newest of its files of commands that grows; base and manifest are written once.

@@ -24,7 +24,7 @@ class RedisServer {
     std::uint16_t port = 0;                   // 0: a free one
     std::vector<std::string> arguments = {};  // further ones, as in {"--maxmemory", "20mb"}
     std::vector<std::string> greeting =
-        {};                          // what client() says first, as in {"AUTH", "name", "password"}
+        {};                          // client()'s first command, as in {"AUTH", "name", "password"}
     std::string fsync = "everysec";  // of its file of commands
   };
 
@@ -36,7 +36,7 @@ class RedisServer {
   Endpoint endpoint() const { return {options_.address, port_}; }
   std::uint16_t port() const { return port_; }
   RedisClient client() const;  // a new connection
-  std::string log() const;     // what it has written so far
+  std::string log() const;     // everything written so far
   const std::filesystem::path& directory() const { return directory_.path(); }
   pid_t pid() const { return process_ ? process_->pid() : -1; }
   bool is_running() const { return process_ != nullptr; }
@@ -47,7 +47,7 @@ class RedisServer {
   void resume();     // by SIGCONT
   void start();      // again, at the same port, from the file it has
   void forget();     // of a server that is not running: removes its files, so that it starts empty
-  // Of a server that is not running: cuts this many bytes off the end of its file of commands, as a
+  // Cuts this many bytes off the end of the file of commands of a server that is not running, as a
   // power failure does.
   void cut_file(std::uintmax_t bytes);
 

@@ -7,7 +7,7 @@
 
 namespace lintel::testing {
 
-// Where something listens: a loopback address in digits, and a port.
+// The address of a listener: a loopback address in digits, and a port.
 struct Endpoint {
   std::string address = "127.0.0.1";
   std::uint16_t port = 0;
@@ -23,7 +23,7 @@ std::uint16_t free_port(const std::string& address = "127.0.0.1");
 int listen_at(const Endpoint& where);
 // A connected socket, its own end at `from` if that is not empty. Throws std::system_error.
 int connect_to(const Endpoint& where, const std::string& from = "");
-// Of a socket: its own end, and the other's.
+// The two ends of a socket: its own, and the other's.
 Endpoint local_endpoint(int socket);
 Endpoint remote_endpoint(int socket);
 

@@ -172,7 +172,8 @@ void TcpProxy::read_from(Pair& pair, bool is_request) {
   pipe.pieces.push_back({std::chrono::steady_clock::now() + rules_.delay, std::move(piece)});
 }
 
-// What the client has sent is still read by the target, to its end: it must have gone through.
+// Bytes that the client has sent are still read by the target, to their end: they must have gone
+// through.
 void TcpProxy::break_client(Pair& pair) {
   if (pair.client < 0) return;
   ++lost_answers_;

@@ -31,7 +31,7 @@ class TcpProxy {
   // A cut is one of the network: connections stay open, and what was sent arrives once it is
   // healed. Clients that connect meanwhile receive nothing.
   void cut();                                 // both ways
-  void cut_requests();                        // what clients send is held
+  void cut_requests();                        // requests of clients are held
   void cut_answers();                         // requests go through, what the target sends is held
   void cut_from(const std::string& address);  // both ways, for clients at this address alone
   void heal();                                // ends all of these, and refuse()
@@ -40,7 +40,7 @@ class TcpProxy {
   // Connections break, as when a machine goes: all there are are reset, and until heal() new ones,
   // too.
   void refuse();
-  void reset();  // those there are; new ones are fine
+  void reset();  // the existing ones; new ones are fine
 
   // The next request that has this text among its bytes goes through, its answer does not come:
   // once the target starts to answer, the client's connection is reset. Counted in lost_answers().

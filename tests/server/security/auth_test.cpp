@@ -208,7 +208,7 @@ TEST_CASE("in mutual TLS without tokens the named certificates have the role adm
     tls.connect_as(name);
     const grpc::Status refused = log_level_status(tls.server, "");
     CHECK(refused.error_code() == Code::PERMISSION_DENIED);
-    // What gives the role here: no token could.
+    // The certificate gives the role here: no token could.
     CHECK_THAT(refused.error_message(), Catch::Contains("--admin-certificate"));
   }
 }

@@ -54,7 +54,7 @@ TEST_CASE("a limit on an identity's streams does not affect other identities", "
     }
     CHECK(stream->Finish().ok());
   }
-  // Who has a stream's status has its place again; refused calls kept none.
+  // A client that has a stream's status has its place again; refused calls kept none.
   streams.clear();
   REQUIRE(open("alice"));
   run_until_idle(scheduler);
@@ -74,7 +74,7 @@ TEST_CASE("once its burst is used up, the calls of an identity run at its tokens
   ManualClock clock;
   TestServer server({"tokens"}, options, clock);
   Scheduler& scheduler = server.scheduler("tokens");
-  // How long a call takes, but for the model's own time.
+  // The time of a call, but for the model's own.
   const auto time_of = [&](const std::function<grpc::Status()>& call) {
     auto status = std::async(std::launch::async, call);
     const auto over = [&] {

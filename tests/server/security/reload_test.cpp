@@ -33,7 +33,7 @@ class NoDescriptors {
   rlimit before_{};
 };
 
-// What is logged while it lives.
+// Records the log while it lives.
 class Log {
  public:
   Log() : before_(spdlog::default_logger()) {
@@ -92,7 +92,7 @@ TEST_CASE("a token is revoked although the new file has the size and time of the
   BearerTokens tokens(file.path);
   struct stat before {};
   REQUIRE(stat(file.path.c_str(), &before) == 0);
-  // In place, as an editor or a copy that keeps times does it.
+  // Writes in place, as an editor or a copy that keeps times does.
   REQUIRE(eventually([&] {
     file.write(token_line("clive", "generate"));
     const timespec times[2] = {before.st_atim, before.st_mtim};

@@ -10,7 +10,7 @@
 namespace lintel::testing {
 namespace {
 
-const Owner kNobody;  // where callers are not identified
+const Owner kNobody;  // for callers that are not identified
 constexpr std::int64_t kManyTokens = 300;
 constexpr std::int64_t kStep = kSanitized ? 41 : 1;  // of the positions that are tried
 
@@ -27,7 +27,7 @@ GenerationRequest long_call(std::int64_t position, std::int64_t last) {
   return request;
 }
 
-// How a session with so many tokens is gone on with: a function of the position.
+// The call that continues a session with so many tokens: a function of the position.
 GenerationRequest next_call(std::int64_t position) {
   GenerationRequest request;
   if (position == 0 || position % 3 == 1) request.prompt = {9};
@@ -36,7 +36,7 @@ GenerationRequest next_call(std::int64_t position) {
   request.log2_probs = true;
   request.top_log2_probs = position % 5 == 0 ? 2 : 0;
   request.sampling.frequency_penalty = 0.5f;
-  // Of positions whose images hold the tokens that it counts.
+  // Positions whose images hold the tokens that it counts have a window.
   request.sampling.penalty_window = position % 6 == 0 ? static_cast<int>(position / 3) : 0;
   if (position % 4 == 0) request.given = {{position + (request.prompt.empty() ? 1 : 2), 8}};
   return request;

@@ -48,7 +48,7 @@ TEST_CASE("two pieces have the digest of one, on any machine and at any place in
 }
 
 TEST_CASE("digests are XXH3-128 as specified") {
-  // Of nothing, as the specification's own tests have it.
+  // The digest of nothing, as the specification's own tests have it.
   CHECK(to_hex(digest_of({})) == "99aa06d3014798d86001c324468d497f");
 }
 

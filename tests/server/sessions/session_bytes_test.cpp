@@ -49,7 +49,7 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
     core.run();
     REQUIRE(core.store.get(created.info.id, "an-owner")->num_tokens == num_tokens);
   };
-  for (int i = 0; i < 20; ++i) use();  // what is allocated once
+  for (int i = 0; i < 20; ++i) use();  // objects that are allocated once
   const std::size_t admitted_before = core.store.bytes_in_use();
   const std::size_t before = memory_in_use();
   for (std::size_t i = 0; i < kSessions; ++i) use();

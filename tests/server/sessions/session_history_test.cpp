@@ -17,7 +17,7 @@ namespace {
 
 static_assert(SessionHistory::kMostTailBytes == kMaxStopStringBytes - 1);
 
-// What a history should be, as simply as it can be said.
+// The definition of a history, as simply as it can be said.
 struct PlainHistory {
   struct Entry {
     std::int32_t token;
@@ -44,7 +44,7 @@ struct PlainHistory {
     for (std::size_t p = from; p < to; ++p) result.push_back(entries[p].token);
     return result;
   }
-  // As SequenceState::generated_tail comes to be: from the first token on.
+  // Computes it as SequenceState::generated_tail does: from the first token on.
   std::string tail_at(std::size_t position, const Tokenizer& tokenizer) const {
     std::string tail;
     for (std::size_t p = 0; p < position; ++p) {
@@ -59,7 +59,7 @@ struct PlainHistory {
   }
 };
 
-// Of models with 256 and 300 tokens.
+// Tokenizers of models with 256 and 300 tokens.
 std::shared_ptr<const Tokenizer> tokenizer_of(int vocab_size) {
   static const auto bytes = std::make_shared<const ByteTokenizer>();
   if (vocab_size == 300) return text_model()->tokenizer();
@@ -226,7 +226,7 @@ TEST_CASE("a history that is bounded keeps what it promises and lets whole chunk
   CHECK(history.tokens(0, 9000) == whole.tokens(base, 9000));
   CHECK(history.fork(base - 1) == nullptr);
   CHECK_FALSE(history.digest_at(base - 1));
-  // What lies before the base is remembered as far as stop strings may reach back.
+  // Text before the base is remembered as far as stop strings may reach back.
   for (std::int64_t p = base; p < base + 300; ++p) REQUIRE(history.tail_at(p) == whole.tail_at(p));
 }
 
@@ -241,7 +241,7 @@ TEST_CASE("a match that ends in a token began within the bytes of a stop string 
   CHECK(text.first_of_match(500) == 500 - 256);
   CHECK(ids.first_of_match(500) == 499);
   CHECK(bytes.first_of_match(100) < 0);
-  // Of 16 bytes, and of none.
+  // Tokens of 16 bytes, and of none.
   for (int i = 0; i < 20; ++i) text.append(i < 10 ? 285 : 0, TokenSource::kSampled);
   CHECK(text.first_of_match(620) == 600 - 95);
   CHECK(text.first_of_match(601) == 600 - 255);

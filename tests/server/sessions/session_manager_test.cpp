@@ -197,7 +197,7 @@ TEST_CASE("a session's limit is the least of its own, the image and the position
   const auto unbounded = tiny_model(TinyModel::kTokens);
   REQUIRE(f.store.create("tokens", unbounded, 0).info.max_tokens == 0);
   REQUIRE(f.store.create("tokens", unbounded, 9).info.max_tokens == 9);
-  // What a one-shot call is admitted for does not end its sequence.
+  // The admitted length of a one-shot call does not end its sequence.
   REQUIRE(f.store.lease_one_shot("tiny", f.model, 5, 1).lease.max_tokens() == 30);
 }
 

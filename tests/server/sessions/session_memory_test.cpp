@@ -38,7 +38,7 @@ TEST_CASE("an owner's own limits are named before those of all") {
   REQUIRE(a.refusal.error == Error::kNone);
   const SessionMemory::Result too_large = memory.reserve("a", 51, false);
   CHECK(too_large.refusal.error == Error::kTooLarge);
-  CHECK(too_large.refusal.bytes_free == 50);  // what there is in all
+  CHECK(too_large.refusal.bytes_free == 50);  // the memory in all
   CHECK(memory.reserve("a", 20, true).refusal.error == Error::kOwnerTooManySessions);
   CHECK(memory.reserve("a", 20, false).refusal.error == Error::kOwnerOutOfMemory);
   const SessionMemory::Result b = memory.reserve("b", 50, true);

@@ -15,8 +15,8 @@ namespace {
 using Error = SessionError;
 using std::chrono::seconds;
 
-// What the store should do, as simply as it can be said, beside a store that does it: each
-// operation does the same to both and compares what came of it.
+// The store's specification, as simply as it can be said, beside a store that follows it: each
+// operation does the same to both and compares the results.
 class StoreModel {
  public:
   explicit StoreModel(unsigned seed) : random_(seed) {}
@@ -37,7 +37,7 @@ class StoreModel {
     if (leased.lease) leases_[id] = std::move(leased.lease);
   }
 
-  // What its call did is read or not, and the session may be found broken.
+  // The results of its call are read or not, and the session may be found broken.
   void give_back() {
     if (leases_.empty()) return;
     const auto lease = leases_.begin();
@@ -90,7 +90,7 @@ class StoreModel {
   }
 
   int below(unsigned bound) { return static_cast<int>(random_() % bound); }
-  // Of a session that was made of late, or of none.
+  // The id of a session that was made of late, or of none.
   std::string some_id() { return known_[random_() % known_.size()]; }
 
  private:
@@ -119,7 +119,7 @@ class StoreModel {
              f_.clock.now() - session.second.last_used >= kTimeout;
     });
   }
-  // Whether so many states fit, once what is idle for too long is gone for them.
+  // Returns whether so many states fit, once those idle for too long are removed for them.
   bool make_room(std::size_t count, bool for_session) {
     const auto fits = [&] {
       const std::size_t more = count * (for_session ? f_.session_bytes : f_.bytes_each);

@@ -70,7 +70,7 @@ struct AdapterServer : RepositoryServer {
   Generated generate_with(const std::string& adapter, unsigned count = 6) const {
     return generate(*server, with_adapter(adapter, count));
   }
-  // What comes of a request with this adapter: bits that differ from those of others.
+  // The results of a request with this adapter: bits that differ from those of others.
   std::vector<float> log2_probs_with(const std::string& adapter) const {
     const Generated out = generate_with(adapter);
     INFO(out.status.error_message());

@@ -36,7 +36,7 @@ class CountingWriter final : public RpcTransport {
   RpcReactor* const reactor_;
 };
 
-// Of a client without headers.
+// A call of a client without headers.
 class PlainCall final : public RpcCall {
  public:
   std::string_view header(const char*) const override { return {}; }
@@ -57,7 +57,7 @@ struct CallFixture {
   }
   ~CallFixture() { served->scheduler->stop(); }
 
-  // As the method of a service makes it.
+  // Makes the call as the method of a service does.
   template <typename Reactor>
   Reactor* entered(Method method) {
     auto reactor = std::make_unique<Reactor>(gate, calls, context, method);

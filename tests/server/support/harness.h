@@ -64,7 +64,7 @@ class RecordingSink : public TokenSink {
 
   void wait_until_finished();
   bool finished() const { return finishes > 0; }
-  // Of sample 0, or i.
+  // The tokens and text of sample 0, or i.
   std::vector<std::int32_t> tokens(int sample = 0) const;
   std::string text(int sample = 0) const;
   const SampleResult& result(int sample = 0) const { return *results.at(sample); }
@@ -76,7 +76,7 @@ class RecordingSink : public TokenSink {
   int step_ends = 0;
   int out_of_order = 0;  // calls after the last one
 
-  // How many more tokens it accepts before it is full.
+  // The number of tokens it accepts before it is full.
   std::atomic<std::int64_t> room{std::numeric_limits<std::int64_t>::max()};
   std::function<void(const TokenEvent&)> when_token;
   std::function<void()> when_sample_finished;

@@ -28,7 +28,7 @@ struct HttpReply {
   std::string header(const std::string& name) const;
 };
 
-// What a connection is read and written by.
+// The functions that read and write a connection.
 struct Wire {
   std::function<void(std::string_view)> write;
   std::function<std::string()> read_some;  // empty: the end, or nothing for a minute

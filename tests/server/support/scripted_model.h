@@ -116,7 +116,7 @@ inline std::shared_ptr<const Transformer> scripted_model(const std::vector<std::
     header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
   };
   std::mt19937 random(1);
-  // Of layers that add nothing: their last products are zero.
+  // Noise for layers that add nothing, as their last products are zero.
   const auto write_noise = [&](const std::string& name, const std::vector<std::size_t>& shape) {
     std::size_t size = 1;
     for (const std::size_t extent : shape) size *= extent;

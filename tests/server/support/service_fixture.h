@@ -53,7 +53,7 @@ class TestServer {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-// What came of one sample, put together from the stream.
+// One sample, put together from the stream.
 struct Sample {
   std::vector<std::int32_t> tokens;
   std::vector<float> log2_probs;

@@ -30,8 +30,8 @@ struct StoredServer {
     server.reset();
     begin();
   }
-  // What a machine has that lost its power now: the files as they are, served by another server.
-  // The log that grows is copied last, after the files that refer to it.
+  // A server on the files of a machine that lost its power now: the files as they are. The log that
+  // grows is copied last, after the files that refer to it.
   std::unique_ptr<TestServer> crashed() {
     ServerOptions copy = options;
     copy.durable.store = files.path() / ("crash-" + std::to_string(++crashes));

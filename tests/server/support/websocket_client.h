@@ -12,7 +12,7 @@ namespace lintel::testing {
 struct WebSocketFrame {
   int opcode = -1;  // -1: the connection ended before there was one
   std::string payload;
-  // Of a close frame; 0: it has none.
+  // The code of a close frame; 0: it has none.
   int close_code() const;
 };
 

@@ -14,7 +14,7 @@
 
 namespace lintel::testing {
 
-// With the models "tokens" and "bytes", or others.
+// A server with the models "tokens" and "bytes", or others.
 struct InferenceServer : ServerProcess {
   explicit InferenceServer(const std::vector<std::string>& flags = {},
                            const std::vector<TinyModel>& models = {TinyModel::kTokens,
@@ -29,7 +29,7 @@ struct InferenceServer : ServerProcess {
     if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
     return stub->ModelInfer(&context, request, response);
   }
-  // What `lintel generate` gives: the other protocol's answer to the same question.
+  // The output of `lintel generate`: the other protocol's answer to the same question.
   std::vector<int> generate(const std::string& prompt, int count, int seed) const {
     const Result result =
         lintel({"generate", "--model", "tokens", "--prompt-tokens", prompt, "--max-new-tokens",

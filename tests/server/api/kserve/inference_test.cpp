@@ -176,7 +176,7 @@ TEST_CASE("a stream answers request after request, and an error is an answer") {
     CHECK(response.infer_response().id() == request.id());
   }
   CHECK(tokens == whole);
-  // Written without waiting for answers: they come in order.
+  // Requests written without waiting for answers, which come in order.
   for (int i = 1; i <= 20; ++i) {
     Request request = request_of({{i}}, 2);
     request.set_id(std::to_string(i));

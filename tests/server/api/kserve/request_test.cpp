@@ -23,7 +23,7 @@ inference::ModelInferRequest request_of(const std::vector<std::int32_t>& tokens,
 }
 
 TEST_CASE("every parameter sets the field of its name and no other") {
-  // Of each parameter: a value, and the field of the settings that has it then.
+  // A value of each parameter, and the field of the settings that has it then.
   const std::map<std::string, std::pair<const char*, const char*>> in_settings = {
       {"max_new_tokens", {"11", "max_new_tokens: 11"}},
       {"max_tokens_per_message", {"12", "max_tokens_per_message: 12"}},

@@ -96,7 +96,7 @@ TEST_CASE("a sequence continues and ends by requests without an input") {
     CHECK(sessions() == 0);
     CHECK(server.infer(request(1), &response).error_code() == Code::NOT_FOUND);
   }
-  // In a stream of requests, too, where the last response of each is marked.
+  // Streams of requests have sequences, too, and mark the last response of each.
   grpc::ClientContext context;
   const auto stream = server.stub->ModelStreamInfer(&context);
   inference::ModelStreamInferResponse streamed;
@@ -141,7 +141,7 @@ TEST_CASE("a sequence whose state grows needs max_tokens") {
   request.mutable_inputs(0)->set_shape(1, 0);
   CHECK(server.infer(request, &response).ok());
   CHECK(tokens_of(response).size() == 1);  // five tokens were held
-  // It is complete. The request that ends it can say so only now.
+  // The sequence is complete. The request that ends it can say so only now.
   CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
   CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);
   parameters["sequence_end"].set_bool_param(true);

@@ -44,14 +44,14 @@ struct Server : ServerProcess {
       : ServerProcess({TinyModel::kTokens}, quiet(std::move(flags))),
         stub(inference::GRPCInferenceService::NewStub(new_channel())) {}
 
-  // What the client's side of a connection takes in unread stays small.
+  // A channel whose receive buffer for unread bytes stays small.
   std::shared_ptr<grpc::Channel> new_channel() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     return grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), arguments);
   }
 
-  // By ModelInfer, in one response.
+  // The tokens of ModelInfer, in one response.
   std::vector<int> infer(Request request) const {
     request.mutable_parameters()->erase("stream");
     request.mutable_parameters()->erase("max_tokens_per_message");

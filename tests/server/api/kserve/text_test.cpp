@@ -248,7 +248,7 @@ TEST_CASE("max_tokens of text without a sequence is the number of tokens to prod
 TEST_CASE("text model with a trained length: KServe's requests and sequences have its window") {
   const InferenceServer server({}, {TinyModel::kText, TinyModel::kBytes});
   const std::string prompt(50, 'x');
-  // What "bytes" gives, of the same weights, in the window that "text" was trained on.
+  // The output of "bytes", which has the same weights, in the window that "text" was trained on.
   TextRequest request = text_request({prompt}, 90);
   (*request.mutable_parameters())["window"].set_int64_param(32);
   const TextResponse windowed = answer(server, request);
@@ -271,7 +271,7 @@ TEST_CASE("text model with a trained length: KServe's requests and sequences hav
   CHECK(odd.error_code() == Code::INVALID_ARGUMENT);
   CHECK_THAT(odd.error_message(), Contains("window"));
 
-  // In a stream: reported with the last response.
+  // Streams report it with the last response.
   request.mutable_parameters()->erase("window");
   (*request.mutable_parameters())["stream"].set_bool_param(true);
   grpc::ClientContext context;
@@ -359,7 +359,7 @@ TEST_CASE("text of a model with a tokenizer goes in and out, up to stop strings 
   add_stop(stopped, {stop});
   CHECK(text_of(answer(server, stopped)) == whole.substr(0, whole.find(stop)));
 
-  // As it comes.
+  // The text streams as it comes.
   auto& parameters = *stopped.mutable_parameters();
   parameters["stream"].set_bool_param(true);
   parameters["max_tokens_per_message"].set_int64_param(1);

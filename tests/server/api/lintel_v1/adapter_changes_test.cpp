@@ -170,8 +170,8 @@ TEST_CASE("a Score that runs ends with its adapter, past the drain timeout") {
   const auto reader = f.server->generation->Score(&context, request);
   Scheduler& scheduler = f.server->scheduler("second");
   REQUIRE(eventually([&] { return scheduler.run_one_step(); }));
-  // What runs is ended in a step, unless it has come to its own end by then: the next of the call's
-  // sequences is refused.
+  // A running sequence is ended in a step, unless it has come to its own end by then: the next of
+  // the call's sequences is refused.
   auto unloading = std::async(std::launch::async, [&] { return f.unload_adapter("a"); });
   REQUIRE(eventually([&] {
     scheduler.run_one_step();
@@ -259,7 +259,7 @@ TEST_CASE("an adapter's memory is admitted before it is loaded, and released aft
   REQUIRE(f.load_adapter("a").ok());
   f.write_adapter("second", "huge", 1, /*rank=*/1024);
   const grpc::Status refused = f.load_adapter("huge");
-  // It would not fit if it were alone: there is no time to try again.
+  // The adapter would not fit if it were alone: there is no time to try again.
   CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
   CHECK_THAT(refused.error_message(),
              Contains("adapter huge of model second needs") && Contains("of --model-memory"));

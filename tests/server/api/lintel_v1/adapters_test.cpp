@@ -174,7 +174,7 @@ TEST_CASE("a session with an adapter is its owner's alone", "[threat-78]") {
   const TokenFile tokens;
   AdapterServer f([&](ServerOptions& options) { options.security.auth_tokens = tokens.path; });
   const TemporaryDirectory elsewhere;
-  // As root: this file's `both` has admin and generate.
+  // Calls as root: this file's `both` has admin and generate.
   f.write("second");
   f.write_adapter("second", "a", 1);
   v1::LoadModelRequest load;

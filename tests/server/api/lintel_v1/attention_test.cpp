@@ -39,7 +39,7 @@ class AttentionServer {
     grpc::ClientContext context;
     return sessions_->Create(&context, request, session);
   }
-  // Of sequences of these lengths.
+  // Scores sequences of these lengths.
   grpc::Status score(const std::vector<int>& lengths) {
     v1::ScoreRequest request;
     for (const int length : lengths) {

@@ -144,7 +144,7 @@ TEST_CASE("a load that fails leaves the others serving, and says why without a p
   CHECK(f.reason("good") == not_anew.error_message());
   CHECK(f.tokens("good") == before);
   CHECK(f.health("good") == "serving");
-  // What was wrong is put right.
+  // The broken model is repaired.
   fs::remove_all(f.directory.path() / "cut");
   f.write("cut");
   CHECK(f.load("cut").ok());
@@ -189,7 +189,7 @@ TEST_CASE("the list of loadable models has directories of models and no others")
   fs::create_directories(f.directory.path() / "notes/old");
   CHECK(f.listed(true) == std::vector<std::string>{"tokens 1 READY", "versions 3 UNAVAILABLE",
                                                    "whole 1 UNAVAILABLE"});
-  // By its name it is still looked at, and what is missing said.
+  // A load by its name still looks at it, and reports the missing file.
   CHECK_THAT(f.load("empty").error_message(), Contains("config.json"));
 }
 

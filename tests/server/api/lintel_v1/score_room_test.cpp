@@ -40,7 +40,7 @@ struct WaitingScore : CallFixture {
     reactor->OnDone();
   }
 
-  // Of the state of a sequence of so many tokens, the last of which is never fed.
+  // Bytes of the state of a sequence of so many tokens, the last of which is never fed.
   std::size_t bytes(std::int64_t tokens) const {
     return SessionManager::admitted_bytes(*model->transformer, tokens - 1);
   }

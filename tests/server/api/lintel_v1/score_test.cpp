@@ -175,7 +175,7 @@ TEST_CASE("a Score that arrives at a full queue is refused at once") {
   run_until_idle(server.scheduler("tokens"));
 }
 
-// When armed, throws where the next submitted request gets its time: after the store
+// A clock that, when armed, throws where the next submitted request gets its time: after the store
 // has noted the date of its lease.
 class ClockWithoutMemory final : public ManualClock {
  public:

@@ -270,7 +270,7 @@ TEST_CASE("session stored without a window: continues without one, with the same
     if (is_off) request.set_window(0);
     return create_session(*server, request);
   };
-  // What an older server has stored: a session without a window, and calls that name none.
+  // Sessions of an older server: one without a window, and calls that name none.
   const v1::Session stored = create("text", true);
   const v1::Session plain = create("bytes", false);
   const v1::Session chosen = create("text", false);

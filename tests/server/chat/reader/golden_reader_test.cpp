@@ -14,7 +14,7 @@ JoinedOutput expected_output(const nlohmann::json& joined) {
   return expected;
 }
 
-// Whether `part` is what is known of `whole` at some time.
+// True if `part` is `whole` as known at some time.
 bool is_beginning(const JoinedOutput& part, const JoinedOutput& whole) {
   if (!whole.reasoning.starts_with(part.reasoning) || !whole.content.starts_with(part.content) ||
       part.calls.size() > whole.calls.size()) {

@@ -21,7 +21,7 @@ std::string repeat(std::string_view piece, std::size_t bytes = kManyBytes) {
 
 struct OutputCost {
   double seconds = 0;
-  std::size_t peak_bytes = 0;  // that the reader held
+  std::size_t peak_bytes = 0;  // held by the reader
   std::size_t num_calls = 0;
 };
 

@@ -201,7 +201,7 @@ TEST_CASE("a call in reasoning: the end tag of the reasoning after it is no cont
         JoinedOutput{"a", "b", one});
   CHECK(read(ToolDialect::kXml, "a\n<tool_call><function=f>\n</function>\n</think>\nb", false) ==
         JoinedOutput{"a", "", one});
-  // Of a reasoning that has ended the tag is text.
+  // After the end of the reasoning the tag is text.
   CHECK(read(ToolDialect::kHermes, "a</think>" + call + "</think>") ==
         JoinedOutput{"a", "</think>", one});
 }
@@ -291,7 +291,7 @@ TEST_CASE("hermes: names and members") {
   CHECK(is_text("[{\"name\": \"f\"}]"));
   CHECK(is_text("{\"name\" \"f\"}"));
   CHECK(is_text("{name: \"f\"}"));
-  // Of each member the first counts; others are passed over, however they are nested.
+  // The first of each member counts; others are passed over, however they are nested.
   CHECK(hermes("<tool_call>{\"a\": {\"name\": [\"}\", 1]}, \"b\": -1.5e3, \"name\": \"f\", "
                "\"name\": \"g\", \"parameters\": {\"n\": 1}, \"arguments\": {}, }</tool_call>b") ==
         JoinedOutput{"", "b", {{"f", "{\"n\": 1}"}}});
@@ -474,7 +474,7 @@ TEST_CASE("xml: types behind anchors, identifiers and keywords for other names")
   CHECK(value(kReferences, "inner", "true") == R"({"inner": true})");
   CHECK(value(kReferences, "inner_anchor", "true") == R"({"inner_anchor": true})");
   CHECK(value(kReferences, "other", "10") == R"({"other": "10"})");
-  // In old drafts neighbours of a reference do not count, and draft-04 names by `id`.
+  // Old drafts ignore neighbours of a reference, and draft-04 names by `id`.
   constexpr const char* kOld = R"({"$schema": "http://json-schema.org/draft-04/schema#",
     "properties": {"n": {"$ref": "#/definitions/n", "type": "string"},
       "id": {"$ref": "#N", "allOf": [{"type": "boolean"}]}},

@@ -16,7 +16,7 @@ namespace lintel::testing {
 
 using OutputPieces = std::vector<std::string>;
 
-// What the deltas of an output are together.
+// The deltas of an output, joined.
 struct JoinedOutput {
   std::string reasoning, content;
   struct Call {

@@ -104,7 +104,7 @@ TEST_CASE("render: steps are bounded") {
   TemplateLimits limits;
   limits.steps = 100;
   CHECK(bound_of("{% for a in range(1000) %}{% endfor %}", limits) == "steps");
-  // What is looked through counts.
+  // Searched text counts.
   CHECK(bound_of("{% set x = 'a' * 1000000 %}{% for a in " + range +
                  " %}{{ 'ab' in x }}{% endfor %}") == "steps");
   CHECK(bound_of("{% set x = 'a' * 1000000 %}{% for a in " + range +
@@ -183,7 +183,7 @@ TEST_CASE("integers: a result beyond 64 bits is an error") {
 
 namespace {
 
-// As a template writes it: the least integer is no literal.
+// The number as a template writes it: the least integer is no literal.
 std::string literal_of(std::int64_t number) {
   if (number == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807 - 1)";
   return number < 0 ? "(" + std::to_string(number) + ")" : std::to_string(number);

@@ -70,7 +70,7 @@ TEST_CASE("messages: a late system message that the template refuses is placed b
   CHECK(placed(LateSystem::kUser, traits, messages) == "s:1\n\n2 u:3 u:4 a:5 u:6 u:7 ");
   CHECK(placed(LateSystem::kMerge, traits, messages) == "s:1\n\n2\n\n4\n\n6 u:3 a:5 u:7 ");
   CHECK(placed(LateSystem::kRefuse, traits, messages) == "s:1\n\n2 u:3 s:4 a:5 s:6 u:7 ");
-  // Where users' messages alternate with answers, it is a part of one.
+  // If users' messages alternate with answers, it becomes a part of one.
   traits.repeated_user = false;
   CHECK(placed(LateSystem::kUser, traits, messages) == "s:1\n\n2 u:3\n\n4 a:5 u:6\n\n7 ");
   const char* const repeated =
@@ -79,7 +79,7 @@ TEST_CASE("messages: a late system message that the template refuses is placed b
   const char* const headless =
       R"([{"role": "user", "content": "1"}, {"role": "system", "content": "2"}])";
   CHECK(placed(LateSystem::kMerge, traits, headless) == "s:2 u:1 ");
-  // What the template takes stays.
+  // Messages that the template takes stay.
   traits.late_system = true;
   for (const LateSystem late : {LateSystem::kUser, LateSystem::kMerge}) {
     CHECK(placed(late, traits, messages) == "s:1\n\n2 u:3 s:4 a:5 s:6 u:7 ");
@@ -115,7 +115,7 @@ TEST_CASE("messages: roles, system messages and contents are made ready") {
   const char* const call =
       R"([{"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {}}]}])";
   CHECK(prepared(call, traits)[0]["content"].is_null());
-  // What the probe has not seen.
+  // Cases that the probe has not seen.
   CHECK(prepared(R"([{"role": "assistant", "content": null}])", traits)[0]["content"] == "");
   CHECK(prepared(R"([{"role": "assistant", "tool_calls": []}])", traits)[0]["content"] == "");
   const char* const parts =

@@ -229,7 +229,7 @@ TEST_CASE(
   BodyWork work(kMemory, counters);
   const HttpRequest request;
   const auto ended = end.get_future().share();
-  // Of both threads the one that is free takes the last.
+  // The free one of both threads takes the last.
   work.run_in_turn(request, 1, [&, ended](const grpc::Status&) {
     running.set_value();
     ended.wait();

@@ -461,7 +461,7 @@ TEST_CASE("bodies and encodings that are invalid or not supported are refused by
              Contains("timeout"));
   CHECK_THAT(refusal(501, "/lintel.v1.SessionService/Restore", "{}", "application/json"),
              Contains("use gRPC"));
-  // In envelopes the refusal is one, too.
+  // The refusal of a call in envelopes comes in an envelope, too.
   CHECK_THAT(refusal(200, kGeneratePath, "abc", "application/connect+proto"),
              Contains("five bytes"));
   CHECK_THAT(refusal(200, kGeneratePath, envelope(kCompressed, "x"), "application/connect+proto"),

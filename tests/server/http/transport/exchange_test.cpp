@@ -70,7 +70,7 @@ struct OneRequest {
     ::close(client);
   }
 
-  // What is there for the client now.
+  // The bytes that are there for the client now.
   std::string received() const {
     char bytes[4096];
     const ssize_t size = ::recv(client, bytes, sizeof bytes, MSG_DONTWAIT);

@@ -145,7 +145,7 @@ TEST_CASE("a request has at most 100 headers, and a refused one holds no memory 
   const HttpReply refused = only_reply(port, request_with(101) + "{}");
   CHECK(refused.status == 431);
   CHECK_THAT(refused.body, Contains("100 headers"));
-  // As many as fit into --http-max-header-size, on many connections that then wait with their body.
+  // Headers up to --http-max-header-size, on many connections that then wait with their body.
   std::vector<std::unique_ptr<HttpClient>> clients;
   const std::size_t before = memory_in_use();
   for (int i = 0; i < 100; ++i) {

@@ -252,7 +252,7 @@ class BusyService final : public RpcService {
     if (!std::exchange(has_ended_, true)) end_.set_value();
   }
   std::atomic<int> working{0};
-  std::thread::id health;  // that answered it
+  std::thread::id health;  // the thread that answered it
 
  private:
   RpcReactor* Work(RpcCall* call, const LazyMessage<v1::GetModelRequest>*, v1::Model*) {

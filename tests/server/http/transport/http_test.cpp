@@ -457,7 +457,7 @@ TEST_CASE("on a loopback address the server is called by a name of this machine 
       }
     }
     CHECK(status("POST", kList, host, "Origin: http://" + std::string(host) + "\r\n") == 403);
-    // Where the address names a host that is the one.
+    // A host in the address takes precedence.
     CHECK(status("GET", "http://" + std::string(host) + "/v2", "localhost") == 403);
     CHECK(status("GET", "http://localhost/v2", host) == 200);
   }

@@ -68,7 +68,7 @@ struct EveryServer : TestServer {
   }
 };
 
-// Of both samples, concatenated.
+// The tokens of both samples, concatenated.
 std::vector<int> all_tokens(const Generated& generated) {
   std::vector<int> all;
   for (const auto& [index, sample] : generated.samples) {

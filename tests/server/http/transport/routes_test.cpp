@@ -65,7 +65,7 @@ TEST_CASE("routes: where tokens are set, each needs one but health and the page"
     const HttpReply without = answer_of(port, *route, "");
     const HttpReply unknown = answer_of(port, *route, "Authorization: Bearer nosuch\r\n");
     CHECK(without.status > 0);
-    // What the page's files alone have.
+    // Headers that the page's files alone have.
     const bool is_page = !without.header("content-security-policy").empty();
     CHECK(route->is_open == (is_page || open.contains(route->path)));
     CHECK((without.status == 401) == !route->is_open);
@@ -114,7 +114,7 @@ TEST_CASE("health: 200 without a token, 503 with the reason while no model can a
     write_random_model(files.path() / name, tiny_config(TinyModel::kTokens), /*seed=*/5);
   }
   std::filesystem::resize_file(files.path() / "broken/model.safetensors", 700);
-  // Whose load does not end before the file is closed.
+  // The load of this model does not end before the file is closed.
   const auto held = files.path() / "held.jinja";
   REQUIRE(mkfifo(held.c_str(), 0600) == 0);
   options.models.chat_templates = {{"held", held}};

@@ -77,7 +77,7 @@ Wire TlsClient::wire(int port, int receive_buffer_bytes) {
             return bytes;
           },
           [ssl, fd] {
-            // What was not shut down is not resumed.
+            // A connection that was not shut down is not resumed.
             SSL_set_quiet_shutdown(ssl.get(), 1);
             SSL_shutdown(ssl.get());
             ::close(fd);

@@ -29,7 +29,7 @@ class TlsClient {
   void use_tls_1_2();  // and no later one
   void resume();       // from now on, where the server gave it a session to resume
 
-  // Of the last wire:
+  // Properties of the last wire:
   const std::string& problem() const { return problem_; }    // OpenSSL's word; empty: none
   const std::string& protocol() const { return protocol_; }  // "http/1.1"; empty: none was chosen
   bool resumed() const { return resumed_; }

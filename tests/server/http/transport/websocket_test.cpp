@@ -38,7 +38,7 @@ struct ReadFrames {
   Event last = Event::kNone;
 };
 
-// How a connection with these bytes is closed; 0: it is not.
+// The code with which a connection with these bytes is closed; 0: it is not.
 int closed_with(const std::string& bytes, std::size_t max_message_bytes = 1 << 20) {
   const ReadFrames read(bytes, 1, max_message_bytes);
   return read.is_over ? static_cast<int>(read.reader.close_code()) : 0;

@@ -455,7 +455,7 @@ TEST_CASE("chat: reasoning is ended after thinking_token_budget, and the content
     CHECK(message.value("reasoning_content", "") == std::string(budget, 'a'));
     CHECK(message["content"] == std::string(40 - budget - kEndTokens, 'a'));
     CHECK(ended["usage"]["completion_tokens"] == 40);
-    // With the line end before the tag.
+    // The line end before the tag counts, too.
     CHECK(ended["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget + 1);
   }
 }
@@ -564,7 +564,7 @@ TEST_CASE("chat: a forced call is one of the tools, with arguments of its schema
 }
 
 TEST_CASE("chat: the next turn begins behind the answer where the template writes it as it came") {
-  // With the model's own end of a text, or with another one.
+  // Texts end with the model's own end, or with another one.
   const std::string end = GENERATE("<|end_of_text|>", "<end>");
   ToolServer server(
       "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' "
@@ -586,7 +586,7 @@ TEST_CASE("chat: the next turn begins behind the answer where the template write
     behind = usage["prompt_tokens"].get<std::int64_t>() + 2;
     body["messages"].push_back(answer["choices"][0]["message"]);
     body["messages"].push_back({{"role", "user"}, {"content", "Another?"}});
-    // What the next turn cannot begin with is dropped behind the answer.
+    // States that the next turn cannot begin with are dropped behind the answer.
     REQUIRE(eventually([&] {
       return values(server.server()).at("lintel_chat_states{at=\"end\"}") ==
              (is_own ? std::min(turn + 1, 2) : 0);
@@ -735,7 +735,7 @@ TEST_CASE("chat: keywords of a schema that are left out are named in a header") 
     CHECK(reply.status == 200);
     CHECK(reply.header("lintel-schema-relaxed") == "#/properties/a uniqueItems");
   }
-  // Of very many the first.
+  // The first of very many are named.
   ojson& properties = body["response_format"]["json_schema"]["schema"]["properties"];
   for (int i = 0; i < 200; ++i)
     properties[std::string(50, 'p') + std::to_string(i)] = {{"uniqueItems", true}};
@@ -1340,7 +1340,7 @@ TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its c
   body["temperature"] = -1;
   CHECK(error_of(body)["param"] == "temperature");
   body = question("a");
-  // As many, and as long, as completions take (--max-stop-strings).
+  // The limits of completions apply, to number and length (--max-stop-strings).
   body["stop"] = std::vector<std::string>(16, std::string(256, 'a'));
   CHECK(server.chat(body).status == 200);
   body["stop"] = std::vector<std::string>(17, "a");

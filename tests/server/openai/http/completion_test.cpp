@@ -643,7 +643,7 @@ TEST_CASE("all errors below /v1 have OpenAI's shape") {
   refused(post(port, path, "x", type, alice + "Content-Encoding: gzip\r\n"), 415,
           "content-encoding: gzip", json());
   refused(get("/v1/models", "Host: y\r\n" + alice), 400, "host", json());
-  // What is below no such path keeps its shape.
+  // Errors of other paths keep their shape.
   const HttpReply other = get("/v10/models", alice);
   CHECK(other.status == 404);
   CHECK(json::parse(other.body)["code"] == "not_found");

@@ -85,13 +85,13 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
   INFO(replies.back().body);
   CHECK_FALSE(replies.back().header("retry-after").empty());
   CHECK_THAT(replies.back().body, Contains("--request-memory"));
-  // It is free when the one that holds it ends.
+  // The memory is free when the one that holds it ends.
   holder.reset();
   CHECK(eventually([&] { return chat(server, other).status == 200; }));
 }
 
 TEST_CASE("request memory: long bodies of one caller wait for their turn as texts", "[threat-86]") {
-  // As a tree one takes 640 KB and more, so that all of them together never fit.
+  // The tree of one takes 640 KB and more, so that all of them together never fit.
   const ResponseServer server = server_with(8 * kMiB);
   ojson body = chat_of("Hi");
   body["messages"][0]["x"] = std::vector<int>(40'000, 0);
@@ -116,7 +116,7 @@ TEST_CASE("request memory: prompts of one completion are all charged before the 
                  {"stream", true}}
         .dump();
   };
-  // What the second needs is not there: the first does not run.
+  // Memory for the second is not there: the first does not run.
   const HttpReply refused =
       post(server.port(), "/v1/completions", body_of({"a", std::string(600'000, 'x')}, 2));
   INFO(refused.body);

@@ -30,7 +30,7 @@ struct ResponseServer {
     change(options);
     begin();
   }
-  // With a session store.
+  // Adds a session store.
   static void store(ServerOptions& options) {
     options.durable.store = options.models.chat_templates.at(0).path.parent_path() / "store";
   }

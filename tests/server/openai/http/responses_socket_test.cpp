@@ -95,7 +95,7 @@ struct EventClient : WebSocketClient {
   }
 };
 
-// What differs between two answers with the same bits.
+// Removes the parts that differ between two answers with the same bits.
 std::string without_ids(std::string text, const ojson& response) {
   const std::string digits = response["id"].get<std::string>().substr(5);
   for (std::size_t at = 0; (at = text.find(digits)) != std::string::npos;) {
@@ -255,7 +255,7 @@ TEST_CASE("responses socket: an error is an event, and the connection stays") {
 TEST_CASE("responses socket: turns run one after the other, and pings are answered meanwhile") {
   ResponseServer server;
   EventClient client(server);
-  // In one write, and the second in two frames.
+  // Both come in one write, and the second in two frames.
   const std::string second = turn("Second").dump();
   client.send_raw(client_frame(kText, turn("First", 200).dump()) +
                   client_frame(kText, second.substr(0, 9), false) +
@@ -343,7 +343,7 @@ TEST_CASE("responses socket: the handshake is checked as every request is",
   const HttpReply refused = request(server.port(), old);
   CHECK(refused.status == 426);
   CHECK(refused.header("sec-websocket-version") == "13");
-  // Where there is no WebSocket the header means nothing.
+  // A route without a WebSocket ignores the header.
   CHECK(WebSocketClient(server.port(), "/v1/models", alice).handshake().status == 200);
 }
 
@@ -462,7 +462,7 @@ TEST_CASE("responses socket: messages that come during turns take no memory from
     clients.back()->read_event();
     clients.back()->send_raw(half);
   }
-  // As much as is read ahead of each, and no more.
+  // The server reads ahead of each as much as it may, and no more.
   REQUIRE(eventually([&] { return body_bytes(server) >= kClients * (16 << 10); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   CHECK(body_bytes(server) <= kClients * (20 << 10));
@@ -560,7 +560,7 @@ TEST_CASE("responses socket: a caller over gRPC keeps its turns in the same way"
   same["previous_response_id"] = client.answered(turn("Hello"))["id"];
   CHECK(text_of_response(client.answered(same)) ==
         text_of_response(ojson::parse(second.response())));
-  // What a caller keeps is checked as all input is.
+  // Items that a caller keeps are checked as all input is.
   for (const char* const wrong :
        {"[", "{}", "[1]", R"([{"type": "item_reference", "id": "msg_1"}])",
         R"([{"type": "compaction", "encrypted_content": "x"}])",

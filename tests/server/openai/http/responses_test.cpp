@@ -888,7 +888,7 @@ TEST_CASE("responses: a follower that leaves holds no memory until the end", "[t
   ojson body = asked_for("Hello", kTokens);
   body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
   body["stream"] = true;
-  // It waits for its client, who reads no more.
+  // The stream waits for its client, which reads no more.
   HttpClient client(plain_wire(server.port(), /*receive_buffer=*/4096));
   client.send(post_text("/v1/responses", body.dump(), "application/json"));
   const std::string seen = client.read_raw(2000);
@@ -904,7 +904,7 @@ TEST_CASE("responses: a follower that leaves holds no memory until the end", "[t
 }
 
 TEST_CASE("responses: a stream begins when its request is accepted, before its first token") {
-  // Of one caller, whose requests take no turns: the first keeps its row.
+  // Requests of one caller take no turns: the first keeps its row.
   const TokenFile tokens;
   const std::string alice = "Authorization: Bearer token-alice\r\n";
   ResponseServer server([&](ServerOptions& options) {
@@ -932,7 +932,7 @@ TEST_CASE("responses: a stream begins when its request is accepted, before its f
   const std::vector<std::string> events = whole_events(seen);
   CHECK_THAT(events[0], Contains("response.created") && Contains("\"sequence_number\":0"));
   CHECK_THAT(events[1], Contains("response.in_progress") && Contains("\"sequence_number\":1"));
-  // What is refused has no event, also in the background.
+  // A refused request has no event, also in the background.
   for (const bool is_background : {false, true}) {
     body["background"] = is_background;
     const HttpReply refused = server.create(body, alice);

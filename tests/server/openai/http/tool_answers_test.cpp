@@ -175,7 +175,7 @@ TEST_CASE("call in reasoning: a strict schema holds, and no other function is ca
   // One that was never given.
   body = question(ojson::array({tool("other", kIdentifier)}));
   for (const auto& [name, arguments] : calls(body)) CHECK(name == "other");
-  // Where it may be called it is.
+  // A tool that may be called is called.
   body = question(ojson::array({tool("other", kIdentifier), tool("m", kIdentifier)}));
   CHECK(calls(body) == Calls{{"m", "{\"identifier\": \"abc\"}"}});
 }

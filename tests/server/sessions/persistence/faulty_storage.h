@@ -35,7 +35,7 @@ class FaultyStorage final : public SessionStorage {
   std::size_t held() const { return held_.size(); }
   // Other processes write, too.
   void share() { shared_ = true; }
-  // How often it was asked something that a caller waits for, so far.
+  // The number of operations that a caller waits for, so far.
   int asked() const { return asked_; }
   // Claims are good for as long as this, from now on; null: until they are released.
   void lend(std::shared_ptr<const ClaimLease> lease) { lease_ = std::move(lease); }
@@ -51,7 +51,7 @@ class FaultyStorage final : public SessionStorage {
     if (lease_ != nullptr) opened.lease = lease_;
     return opened;
   }
-  // As a shared one, if it is one.
+  // Opens as a shared storage does, if it is one.
   Opened open_at(const SessionId& id, const Owner& owner, const Digest& at,
                  const std::string& call) override {
     Opened found = find(id, owner);

@@ -60,7 +60,7 @@ TEST_CASE("tokens are delivered until the claim's lease is over, and none from t
   CHECK(delivers());
   call.advance_to(call.until - milliseconds(1));
   CHECK(delivers());
-  // It was renewed in time.
+  // The lease was renewed in time.
   call.lease->prolong(call.until + seconds(2));
   call.advance_to(call.until + seconds(1));
   CHECK(delivers());

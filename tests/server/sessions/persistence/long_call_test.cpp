@@ -55,8 +55,8 @@ struct LongCalls : Calls {
   }
 };
 
-// Of a session that had a call before: the call is killed on its way, twice, and each time its
-// client asks for what it has not seen, and for `lag` tokens more. The second time it is cut off.
+// Checks a session that had a call before: the call is killed on its way, twice, and each time its
+// client asks for the tokens it has not seen, and for `lag` more. The second time it is cut off.
 void require_few_are_read_again(const std::shared_ptr<const Transformer>& model, Durability level,
                                 SessionOptions session, bool is_text, std::int64_t lag) {
   CAPTURE(static_cast<int>(level), lag);

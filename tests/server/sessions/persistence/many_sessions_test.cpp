@@ -19,7 +19,7 @@ namespace {
 constexpr int kSessions = kSanitized ? 500 : 10'000;
 constexpr int kInMemory = kSanitized ? 20 : 100;
 
-// How a session with so many tokens is gone on with.
+// The call that continues a session with so many tokens.
 GenerationRequest next_of(int session, std::int64_t position) {
   GenerationRequest request;
   if (position == 0 || position % 3 == 0) {
@@ -99,7 +99,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
   const std::size_t bytes = SessionManager::session_bytes(*model, kDurable);
   PersistentSessions::Options options{.commit_interval = std::chrono::microseconds(100),
                                       .threads = kThreads};
-  // Those that run at once, and as many again: that are brought meanwhile.
+  // Memory for the sessions that run at once, and for as many that are loaded meanwhile.
   DurableProcess process(storage, model, clock, options,
                          {.session_memory_bytes = 2 * kThreads * bytes});
   process.model->scheduler->stop();

@@ -105,7 +105,7 @@ TEST_CASE("paged states: a full page is stored once, and every state continues b
   // 26 pages, and the table of each run.
   const std::size_t page = kv_page_bytes({.heads = 2, .width = 16, .type = type});
   CHECK(pages == 26 * page + 6 * 4 + 26 * 4);
-  // Those that are left of the earlier ones.
+  // Whole states that are left of the earlier ones.
   std::size_t whole = 0;
   for (const StateRef& ref : slots.states) {
     if (ref.is_pages) continue;
@@ -128,7 +128,7 @@ TEST_CASE("paged states: after a rewind only pages of tokens that are left are k
   const SequenceState at_40 = sequence.clone();
   feed(*model, sequence, 100);
   slots.add(sequence);
-  // As a rewind to token 50 does, and then another text.
+  // Rewinds to token 50, and then feeds another text.
   std::erase_if(slots.states, [](const StateRef& ref) { return ref.position > 50; });
   sequence.assign(at_40);
   feed(*model, sequence, 10);

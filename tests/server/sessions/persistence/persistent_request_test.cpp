@@ -30,7 +30,7 @@ TEST_CASE("a call's end reaches the client once it is durable, and the session i
   CHECK(calls.process->store.get(id, kAlice)->busy);
   CHECK(calls.process->store.lease(id, kAlice).refusal.error == SessionError::kBusy);
   CHECK(sink->recorded[0].size() == (level == Durability::kToken ? 0 : 10));
-  for (int i = 0; i < 3; ++i) {  // what was held back lets more be written
+  for (int i = 0; i < 3; ++i) {  // bytes that were held back let more be written
     calls.dying->hold_commits(false);
     calls.process->durable.write();
   }

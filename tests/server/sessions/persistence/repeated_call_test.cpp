@@ -68,7 +68,7 @@ TEST_CASE("one of the last calls is replayed from the history", "[durable]") {
   CHECK(calls.process->call(request, id, named("a", 2)).refusal.error ==
         SessionError::kCallDiffers);
   CHECK_FALSE(calls.process->store.get(id, kAlice)->busy);
-  // So many are remembered.
+  // The last calls are remembered, as many as the limit.
   calls.process->finish(tokens_request(2, 5, 4), id, {.id = "the last"});
   const std::int64_t position = calls.stored(id);
   const auto fresh = calls.process->finish(tokens_request(1, 5, 3), id, {.id = "a"});

@@ -27,7 +27,7 @@ Tokens first(const Tokens& tokens, std::ptrdiff_t count) {
   return {tokens.begin(), tokens.begin() + count};
 }
 
-// Which several servers may have.
+// A storage that several servers may share.
 struct ChatStorage final : MemoryStorage {
   using MemoryStorage::MemoryStorage;
   bool is_shared() const override { return shared; }
@@ -127,7 +127,7 @@ TEST_CASE("servers on one storage find each other's turns while they run") {
   CHECK(two.states->stats().keys == 1);
   looks(1);
   CHECK(two.cached(two.reader(), kPath) == 200);
-  // What is stored while it cannot be read is found afterwards.
+  // States stored while it cannot be read are found afterwards.
   one.storage.is_away = true;
   one.turn(one.reader(), first(kPath, 300));
   for (int i = 0; i < 3; ++i) looks(60);

@@ -91,13 +91,13 @@ TEST_CASE("after a kill the next turn of a client without a session reads itself
   {
     Server server(files.flags(spills));
     for (const char* const question : {"One?", "Two?", "Three?"}) talk.ask(server, question);
-    // They are written behind the answers.
+    // The states are written behind the answers.
     REQUIRE(eventually([&] { return spilled(server) == 3; }));
   }
   talk.messages.push_back({{"role", "user"}, {"content", "Four?"}});
   ojson expected;
   {
-    // As a server that had nothing would answer.
+    // The answer of a server that had nothing.
     Server fresh(ChatFiles().flags());
     expected = answer_of(fresh, talk.messages);
     CHECK(cached_of(expected) == 0);

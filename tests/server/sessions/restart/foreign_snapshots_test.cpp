@@ -72,7 +72,7 @@ TEST_CASE("a snapshot names the numerics of its tokens, in memory and in the sto
   const std::string fork = forks.sessions(0).id();
   CHECK(f.at(fork, 10).numerics == kForeign);
 
-  // It continues here, and its client hears of both machines.
+  // The session continues here, and its client hears of both machines.
   CHECK(go_on(server, id, 3).finish.numerics_changed());
   CHECK_FALSE(go_on(server, id, 3).finish.numerics_changed());
   CHECK(get_session(server, id).numerics_changed_at() == 20);

@@ -8,7 +8,7 @@ namespace {
 
 using Code = grpc::StatusCode;
 
-// In messages of one token: more than a connection takes unread.
+// The tokens in messages of one: more than a connection takes unread.
 constexpr unsigned kNewTokens = 8000;
 
 std::unique_ptr<v1::GenerationService::Stub> narrow_stub(TestServer& server) {
@@ -120,7 +120,7 @@ TEST_CASE("a session at the level call is as before the interrupted call") {
   CHECK(generate(*server, f.request).only().tokens == twin_of(f.request).only().tokens);
 }
 
-// What is lost, as a program reads it.
+// A fact about the loss, as a program reads it.
 std::string fact_of(const grpc::Status& status, const std::string& name) {
   const auto info = detail_of<google::rpc::ErrorInfo>(status);
   return info ? info->metadata().at(name) : "";
@@ -170,7 +170,7 @@ TEST_CASE("a server that ends on SIGTERM stores the tokens of its calls") {
       got.only().first_position + static_cast<std::int64_t>(got.only().tokens.size());
   f.stored.server.reset();
   f.stored.begin();
-  // It resumes where it was.
+  // The call resumes where it was.
   v1::GenerateRequest rest = f.request;
   rest.set_from_position(seen);
   const Generated repeated = generate(*f.stored, rest);

@@ -16,7 +16,7 @@ void kill_now(Server& server) {
   CHECK(server.process.wait() == 128 + SIGKILL);
 }
 
-// What the sequence gives that nothing happens to: a call of 20 tokens, then the long one.
+// The tokens of an undisturbed sequence: a call of 20 tokens, then the long one.
 std::vector<int> undisturbed_sequence(Server& server) {
   v1::Session twin;
   REQUIRE(server.create(v1::DURABILITY_NONE, &twin).ok());

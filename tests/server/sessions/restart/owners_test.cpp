@@ -18,7 +18,7 @@ TEST_CASE("a stored session is NOT_FOUND for all but its owner, word for word", 
   const bool in_memory = GENERATE(true, false);
   if (!in_memory) stored.restart();
   const std::string unknown(32, '0');
-  // What a method says of the other's session, with its id as that of a session that does not
+  // A method's answer about the other's session, with its id as that of a session that does not
   // exist.
   const auto said =
       [&](const std::function<grpc::Status(grpc::ClientContext&, const std::string&)>& call) {

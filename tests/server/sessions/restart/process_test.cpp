@@ -153,7 +153,7 @@ int metrics_port_of(const Server& server) {
   return std::stoi(port[1]);
 }
 
-// What the Open Inference Protocol says of the server, over gRPC.
+// The server's health by the Open Inference Protocol, over gRPC.
 bool kserve_says(Server& server, bool live) {
   const auto kserve = inference::GRPCInferenceService::NewStub(server.channel);
   grpc::ClientContext context;

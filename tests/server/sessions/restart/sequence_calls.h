@@ -12,7 +12,7 @@
 
 namespace lintel::testing {
 
-// What a call asks of the sequence "s" of the model "tokens".
+// The request of a call of the sequence "s" of the model "tokens".
 struct SequenceCall {
   std::vector<int> prompt;
   int max_new_tokens = 0;

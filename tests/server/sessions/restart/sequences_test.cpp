@@ -18,7 +18,7 @@ json with(json parameters, const json& more) {
   return parameters;
 }
 
-// What a sequence gives that nothing happens to.
+// The tokens of an undisturbed sequence.
 std::vector<int> undisturbed(const std::vector<int>& prompt, int count) {
   static TestServer server({"tokens"});
   return generate(server, request_for("tokens", prompt, static_cast<unsigned>(count)))
@@ -37,7 +37,7 @@ struct StoredSequence : StoredServer {
           with_http.http.listen = ListenAddress{"127.0.0.1", 0, ""};
           change(with_http);
         }) {}
-  // By the one way or the other.
+  // Calls by the one way or the other.
   SequenceReply call(bool rest, const SequenceCall& call, const std::string& who = "") {
     return rest ? generate_over_rest(server->server().http_port(), call, who)
                 : infer(server->channel(), call, who);
@@ -105,9 +105,9 @@ TEST_CASE("a call in a sequence has a name, by which it is repeated with the sam
     SequenceCall again = next;
     again.parameters.erase("lintel_expected_position");
     CHECK(stored.call(rest, again).tokens == second.tokens);
-    // Of an earlier call, and of a start: no sequence restarts.
+    // A repeat of an earlier call, and of a start: no sequence restarts.
     CHECK(stored.call(rest, start).tokens == first);
-    // What was seen is not sent again.
+    // Tokens that were seen are not sent again.
     again.parameters["lintel_from_position"] = 12;
     const SequenceReply tail = stored.call(rest, again);
     CHECK(tail.tokens == std::vector<int>(second.tokens.begin() + 3, second.tokens.end()));
@@ -126,7 +126,7 @@ TEST_CASE("a call in a sequence has a name, by which it is repeated with the sam
 TEST_CASE("a call that was cut off in a sequence is repeated, given up, or forgotten by a start") {
   StoredSequence stored([](ServerOptions& options) { options.streaming.outbox_tokens = 40; });
   REQUIRE(stored.call(false, {{1, 2, 3}, 5, kStart}).tokens.size() == 5);
-  // In messages of one token, more than a connection takes unread.
+  // The call sends messages of one token, more than a connection takes unread.
   const SequenceCall cut{{4}, 8000, {{"lintel_call_id", "cut"}}};
   SequenceCall streamed = cut;
   streamed.parameters.update({{"stream", true}, {"max_tokens_per_message", 1}});
@@ -147,7 +147,7 @@ TEST_CASE("a call that was cut off in a sequence is repeated, given up, or forgo
   const auto infer_there = [&](const SequenceCall& call) { return infer(server->channel(), call); };
   const SequenceReply refused = infer_there({{4}, 3});
   CHECK(reason_of(refused.status) == "CALL_INTERRUPTED");
-  // It ends nothing, for it did not run.
+  // The request ends nothing, for it did not run.
   CHECK(reason_of(infer_there({{4}, 3, {{"sequence_end", true}}}).status) == "CALL_INTERRUPTED");
   SECTION("repeated") {
     SequenceCall whole = cut;

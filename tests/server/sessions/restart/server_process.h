@@ -60,7 +60,7 @@ struct Server {
     return out;
   }
 
-  // Of --http-listen.
+  // The port of --http-listen.
   int http_port() const {
     std::smatch port;
     REQUIRE(std::regex_search(process.err(), port, std::regex("HTTP on http://[^ ]*:([0-9]+)")));
@@ -74,7 +74,7 @@ struct Server {
   std::unique_ptr<v1::GenerationService::Stub> generation;
 };
 
-// What is known of a call that its server was killed in.
+// Facts of a call that its server was killed in.
 struct KilledCall {
   v1::Session session;
   std::vector<std::int32_t> expected, seen;  // of its 3,000 tokens, and those that had come

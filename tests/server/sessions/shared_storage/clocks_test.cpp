@@ -33,7 +33,8 @@ class WrongClock : public SteadyClock {
 
 constexpr const char* kDiffer = "lintel_session_store_clocks_differ";
 
-// As the Redis server's, a day behind, a day ahead; the first one's way to the store can be cut.
+// Servers with the Redis server's clock, one a day behind, one a day ahead; the first one's way to
+// the store can be cut.
 struct WrongFleet {
   WrongFleet() : proxy(redis.endpoint()) {
     add("right", proxy.endpoint(), right);
@@ -121,7 +122,7 @@ TEST_CASE("a lease ends by the store's clock alone, however wrong those of serve
     CHECK((!tried.samples.empty() || reason_of(tried.status) == "SESSION_HELD"));
     return !tried.samples.empty();
   }));
-  // It was renewed a third of it before, or later.
+  // The lease was renewed a third of it before, or later.
   CHECK(std::chrono::steady_clock::now() - cut > 1s);
   while (reader->Read(&message)) take_message(message, first);
   CHECK(reader->Finish().error_code() == Code::UNAVAILABLE);
@@ -157,7 +158,7 @@ TEST_CASE("a server with a wrong clock removes no session, and says so", "[threa
   CHECK_FALSE(failure_of_get(fleet[1], hour));
   CHECK_FALSE(failure_of_get(fleet[0], hour));
   CHECK_NOTHROW(go_on(fleet[0], hour, 3, {1}));
-  // Where the clock is right one that is over is gone; in the store it is until such a server
+  // A session that is over is gone where the clock is right; in the store it is until such a server
   // sweeps.
   REQUIRE(eventually([&] { return failure_of_get(fleet[0], soon) == Code::NOT_FOUND; }));
   CHECK_FALSE(failure_of_get(fleet[1], soon));

@@ -66,7 +66,7 @@ class Reading {
     return got_.samples.empty() ? kNone : got_.only().tokens;
   }
   const Generated& got() const { return got_; }
-  // How many tokens had come by then.
+  // The number of tokens that had come by then.
   std::size_t told_by(SteadyTime time) const {
     const auto behind = std::ranges::upper_bound(came_, time, {}, &Came::first);
     return behind == came_.begin() ? 0 : std::prev(behind)->second;

@@ -11,11 +11,11 @@
 
 namespace lintel::testing {
 
-// As --session-store takes it.
+// The address as --session-store takes it.
 inline std::string url_of(const Endpoint& redis) { return "redis://" + redis.text(); }
 inline std::string url_of(const RedisServer& redis) { return url_of(redis.endpoint()); }
 
-// Of a server that has its sessions there.
+// Flags of a server that has its sessions there.
 inline std::vector<std::string> flags_with(const Files& files, const std::string& store,
                                            const std::vector<std::string>& more = {}) {
   std::vector<std::string> flags = files.flags(more);

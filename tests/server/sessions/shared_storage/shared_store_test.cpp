@@ -64,7 +64,7 @@ TEST_CASE("a session continues at every server, with the tokens of one server") 
       CHECK(found.digest() == get_session(alone, twin.id()).digest());
     }
   }
-  // What one removes is gone for the other, too.
+  // A session that one removes is gone for the other, too.
   v1::DeleteSessionRequest remove;
   remove.set_id(session.id());
   google::protobuf::Empty removed;

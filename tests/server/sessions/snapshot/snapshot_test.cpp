@@ -47,7 +47,7 @@ TEST_CASE("a snapshot that is written reads back as it was") {
   const Bytes bytes = write_snapshot(of);
   CHECK(bytes.size() % 64 == 0);
   CHECK(same(read_snapshot(bytes), of));
-  // Where the state is written into it, it is the same.
+  // A state written into the draft gives the same bytes.
   SnapshotDraft draft(of, of.image, of.image.state.size());
   const std::size_t capacity = draft.bytes().capacity();
   draft.bytes().insert(draft.bytes().end(), of.image.state.begin(), of.image.state.end());

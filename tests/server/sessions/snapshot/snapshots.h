@@ -56,7 +56,8 @@ inline bool same(const SnapshotOf& a, const SnapshotOf& b) {
          a.made == b.made;
 }
 
-// Of a header and a body, with the right lengths and checksum: what a stranger would send.
+// A snapshot of a header and a body, with the right lengths and checksum, as a stranger could send
+// it.
 inline Bytes sealed(std::string header, const Bytes& body) {
   header.resize((header.size() + 63) / 64 * 64, ' ');
   Bytes rest(header.size() + body.size());
@@ -83,7 +84,7 @@ inline Parts parts_of(const Bytes& bytes) {
   return {{text, preamble.header_bytes}, {body, bytes.end()}};
 }
 
-// What it throws; nothing where it is taken.
+// The error of reading the bytes; nothing: they are accepted.
 inline std::optional<SnapshotError> refusal_of(std::span<const std::byte> bytes) {
   try {
     read_snapshot(bytes);

@@ -18,7 +18,7 @@ class AnyDocuments {
   static int sorts();
   // Closes it and opens it again, where it outlives that.
   void reopen();
-  // Whether it has set_owner_bytes(), which opens it again with that bound; empty where it is in
+  // True if it has set_owner_bytes(), which opens it again with that bound; false if it is in
   // memory.
   bool bounds_owners() const;
   void set_owner_bytes(std::uint64_t bytes);

@@ -19,7 +19,7 @@ class AnyStorage {
   static int sorts();
   // Closes it and opens it again, where it outlives that.
   void reopen();
-  // What reopen() does to it.
+  // True if its contents survive reopen().
   bool outlives_its_end() const;
   SessionStorage& operator*() { return *storage_; }
   SessionStorage* operator->() { return storage_.get(); }

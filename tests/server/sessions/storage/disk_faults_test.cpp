@@ -21,7 +21,7 @@ using Fault = TestDisk::Fault;
 constexpr int kFaultySteps = 14;
 constexpr std::uint64_t kFaultySeed = 5;
 
-// What a run left on the disk, and the outcomes that it had received.
+// The files that a run left on the disk, and the outcomes that it had received.
 struct FaultyRun {
   bool opened = true, broke = false, was_full = false;
   Sessions acknowledged, attempted;
@@ -125,7 +125,7 @@ TEST_CASE("a full disk refuses writes that do not fit, and accepts writes again 
     check_recovered(storages, run, disk.now());
     check_recovered(storages, run, disk.after_power_loss(TestDisk::Loss::kAll, random));
   }
-  // What lasts for a moment is over when the commit is tried again.
+  // A fault that lasts for a moment is over when the commit is tried again.
   const bool lasts = for_changes > 12;
   CHECK((full > changes / stride / 4) == lasts);
 }
@@ -235,7 +235,7 @@ TEST_CASE("a flipped bit is refused or does no harm, wherever it is") {
   const bool folded = GENERATE(false, true);
   SqliteStorage::Options options = storages.options_on(disk);
   options.journal_bytes = folded ? 0 : 1 << 30;
-  options.reserve_bytes = 4096;  // where they do no harm
+  options.reserve_bytes = 4096;  // they do no harm there
   Scenario scenario(kFaultySeed);
   ManualClock clock;
   {

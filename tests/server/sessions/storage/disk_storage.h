@@ -15,7 +15,7 @@ class DiskStorages {
  public:
   SqliteStorage::Options options_on(TestDisk& disk) const {
     SqliteStorage::Options options;
-    options.directory = directory_.path();  // where the lock is; the rest is on `disk`
+    options.directory = directory_.path();  // has the lock; the rest is on `disk`
     options.commit_interval = {};
     options.journal_bytes = 20'000;
     options.log_bytes = 60'000;

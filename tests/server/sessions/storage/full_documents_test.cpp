@@ -226,7 +226,7 @@ TEST_CASE("documents: a large one that was being removed when its server ended i
 // A run with faults: what it was answered.
 struct DocumentRun {
   std::set<std::string> there, gone;
-  std::string unknown;  // that the storage broke at
+  std::string unknown;  // the document that the storage broke at
   bool was_full = false, opened = true;
 };
 

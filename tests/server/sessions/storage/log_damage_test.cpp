@@ -46,7 +46,8 @@ TEST_CASE(
   const DiskStorages storages;
   ManualClock clock;
   const Crash crash = crash_with(storages, log_bytes, clock);
-  // Why it cannot be opened; empty: it can, and holds what it did after the last step that fits.
+  // The reason why it cannot be opened; empty: it can, and holds what it did after the last step
+  // that fits.
   int last_step = 0;
   const auto error_of = [&](const TestDisk::Content& content) -> std::string {
     TestDisk disk(content);

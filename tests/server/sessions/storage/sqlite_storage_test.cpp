@@ -286,7 +286,7 @@ TEST_CASE("closing a storage commits its queue") {
   {
     const auto storage = store.open();
     for (int i = 0; i < 3; ++i) {
-      // Of more than one session, so that the next commit would be in an hour.
+      // Writes more than one session, so that the next commit would be in an hour.
       for (const char* const name : {"a", "b"}) Client(name + std::to_string(i)).create(writes[i]);
       writes[i].commit_to(*storage, [&](std::span<const SessionError>) { ++done; });
     }

@@ -50,7 +50,7 @@ struct Client {
   void remove(Writes& to);
 
   SessionError open(SessionStorage& storage);  // and remembers the claim
-  // What differs between this and the storage; empty: nothing. Unclaimed before and after.
+  // The difference between this and the storage; empty: none. Unclaimed before and after.
   std::string difference(SessionStorage& storage) const;
 
  private:

@@ -20,7 +20,7 @@ namespace {
 std::atomic<long> changes{0};
 long fatal_change = -1;
 
-// Whether this change is the last one.
+// True if this change is the last one.
 bool is_fatal() { return changes++ == fatal_change; }
 [[noreturn]] void die() {
   kill(getpid(), SIGKILL);
@@ -29,7 +29,7 @@ bool is_fatal() { return changes++ == fatal_change; }
 
 }  // namespace
 
-// In place of libc's: the linker prefers those of the program.
+// Replaces libc's functions: the linker prefers those of the program.
 extern "C" {
 
 ssize_t pwrite64(int file, const void* from, size_t count, off64_t offset) {

@@ -69,7 +69,7 @@ TEST_CASE("another owner's session is not found, a held one is kHeld, a claim is
   REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
   CHECK(stranger.open(*storage) == Outcome::kNotFound);
   CHECK(Client("b").open(*storage) == Outcome::kNotFound);
-  // It is not held.
+  // The session is not held.
   CHECK(commit(storage, [&](Writes& to) { Client(a).begin(to, "x"); }) == Outcome::kFenced);
   REQUIRE(a.open(*storage) == Outcome::kNone);
   CHECK(Client(a).open(*storage) == Outcome::kHeld);

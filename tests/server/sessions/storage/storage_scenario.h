@@ -12,12 +12,12 @@
 
 namespace lintel::testing {
 
-// What a storage should hold: by id.
+// The expected contents of a storage, by id.
 using Sessions = std::map<std::string, Client>;
 
-// What is not as it should be: of the sessions, of their states, of what is listed; empty: nothing.
-// A state may be refused (`states_may_be_lost`), but never be another one, nor the one at which a
-// history begins. All claims of the storage are released.
+// The errors in the sessions, in their states, and in what is listed; empty: none. A state may be
+// refused (`states_may_be_lost`), but never be another one, nor the one at which a history begins.
+// All claims of the storage are released.
 std::string difference(SessionStorage& storage, const Sessions& sessions, bool states_may_be_lost);
 
 // The same seed makes the same steps, as long as all are done.
@@ -32,7 +32,7 @@ class Scenario {
   // Releases what it holds.
   SessionError release(SessionStorage& storage);
   const Sessions& sessions() const { return sessions_; }
-  // As they are if the last step that was not done took effect all the same.
+  // The sessions if the last step that was not done took effect all the same.
   const Sessions& attempted() const { return attempted_; }
 
  private:

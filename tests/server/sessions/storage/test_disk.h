@@ -30,10 +30,11 @@ class TestDisk {
   const std::string& vfs() const { return vfs_; }  // for SQLite
   OpenStorageFile opener();
 
-  // Whether the n-th write, truncation or sync fails, and how. One that fails for room writes half.
-  // kFull: what was written before can be synced all the same.
+  // Faults of a write, truncation or sync. One that fails for room writes half. kFull: bytes
+  // written before can be synced all the same.
   enum class Fault { kNone, kError, kNoSpace, kFull };
-  // Asked before each of them, with its number from 0 on, under the disk's lock.
+  // Sets a function that is called before each of them, with its number from 0 on, under the disk's
+  // lock.
   void on_change(std::function<Fault(std::int64_t number)> ask);
   std::int64_t changes() const;
   std::int64_t bytes_written() const;
@@ -44,7 +45,7 @@ class TestDisk {
   std::int64_t bytes_in_use() const;
 
   Content now() const;  // as the programs see it
-  // As it may be after the power went: of the writes that were not synced none, all or a random
+  // The content after a loss of power: of the writes that were not synced none, all or a random
   // part is there, whole or in sectors of 512 bytes. Of a failed sync nothing is.
   enum class Loss { kAll, kNone, kSome, kTorn };
   Content after_power_loss(Loss loss, std::mt19937_64& random) const;
@@ -60,7 +61,7 @@ class TestDisk {
   struct File {
     std::vector<std::byte> now, synced;
     std::vector<Change> since;       // the last sync
-    std::set<std::uint64_t> blocks;  // that take room
+    std::set<std::uint64_t> blocks;  // blocks that take room
   };
   Fault write(const std::string& path, std::uint64_t offset, std::span<const std::byte> bytes);
   Fault cut(const std::string& path, std::uint64_t size);

@@ -27,7 +27,7 @@ struct StateFiles {
     options.initial_states = {directory.path(), accept_other_numerics};
     return options;
   }
-  // Why a server with these files does not start; empty: it does.
+  // The reason why a server with these files does not start; empty: it does.
   std::string error(const ServerOptions& options) const {
     try {
       TestServer server({"tokens"}, options);

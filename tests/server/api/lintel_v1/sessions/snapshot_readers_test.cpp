@@ -62,7 +62,7 @@ TEST_CASE("a slow reader of a snapshot gets the session as it was, and delays no
   google::protobuf::Empty nothing;
   grpc::ClientContext removing;
   REQUIRE(server.sessions->Delete(&removing, remove, &nothing).ok());
-  CHECK(store.bytes_in_use() > 0);  // what is on its way
+  CHECK(store.bytes_in_use() > 0);  // bytes on their way
 
   REQUIRE(slow.read_all().ok());
   CHECK(store.bytes_in_use() == 0);

@@ -11,7 +11,7 @@ namespace lintel::testing {
 namespace {
 
 constexpr char kNames[] = {'A', 'B'};
-constexpr char kValues[] = {'a', 'b'};  // what each replica draws: histories tell who wrote them
+constexpr char kValues[] = {'a', 'b'};  // a replica's own draws: histories show who wrote them
 
 // The session as a Redis server has it.
 struct StoredSession {
@@ -32,8 +32,8 @@ struct ModelRequest {
 struct ModelReplica {
   bool holds = false;
   int counter = 0, nonce = 0;
-  std::string tokens;   // what it knows the store to have
-  std::string missing;  // what the store has lost since: written again before anything new
+  std::string tokens;   // the store's tokens, as far as it knows
+  std::string missing;  // tokens that the store has lost: written again before anything new
   std::string unacknowledged;
   ModelRequest sent, stray;  // stray: an earlier request that was given up, and may still arrive
 };
@@ -230,8 +230,7 @@ bool ProtocolModel::passes(const StoredSession& store, const ModelRequest& write
          (!rules_.digest || store.tokens == write.before);
 }
 
-// Where the store has the beginning of what the replica had written, it heals the store, else it
-// has lost.
+// A replica heals a store that has the beginning of the tokens it had written; else it has lost.
 void ProtocolModel::answer_claim(ModelState& state, std::size_t who,
                                  const ModelRequest& claim) const {
   ModelReplica& replica = state.replicas[who];
@@ -249,7 +248,7 @@ void ProtocolModel::answer_write(ModelState& state, std::size_t who, const Model
                                  bool accepted) const {
   ModelReplica& replica = state.replicas[who];
   replica.sent = {};
-  if (!accepted) {  // what it had is kept: a claim may find that the store can be healed
+  if (!accepted) {  // its tokens are kept: a claim may find that the store can be healed
     replica.holds = false;
     return;
   }
@@ -266,7 +265,7 @@ void ProtocolModel::reach(ModelState next, const std::string& event, Fault fault
     std::optional<ProtocolFault>& first =
         *fault == ProtocolFault::Kind::kGone ? result_.gone : result_.foreign_write;
     if (!first) first = fault_after(*fault, event);
-    return;  // what comes after a fault is no news
+    return;  // events after a fault are no news
   }
   if (reached_.try_emplace(next.key(), Reached{now_, event}).second) {
     open_.push_back(std::move(next));

@@ -17,7 +17,7 @@
 namespace lintel::testing {
 
 struct ProtocolRules {
-  // What a write must find in the store, all of them:
+  // Conditions that a write must find in the store, all of them:
   bool counter = false;  // the number of the claim, counted up by the store
   bool nonce = false;    // the claim's random number
   bool length = false;   // as many tokens as the writer believes
@@ -31,7 +31,7 @@ struct ProtocolBounds {
   bool has_late_requests = false;
 };
 
-// What an order of events ends in that must not be.
+// A forbidden result of an order of events.
 struct ProtocolFault {
   enum class Kind {
     kForeignWrite,  // a write was accepted upon tokens that its writer does not know of: two lines

@@ -250,7 +250,7 @@ TEST_CASE("a full server refuses writes, releases sessions, and accepts writes a
   SessionStorage::StateRef ref;
   CHECK(storage.put_state("s", state_of(1), &ref) == Outcome::kStoreFull);
   CHECK(storage.health().state == State::kFull);
-  // What it has can be read, and goes back.
+  // Its contents can be read, and removed.
   std::vector<std::int32_t> tokens(4);
   CHECK(storage.read_tokens("s", 0, tokens) == Outcome::kNone);
   const bool full_at_end = GENERATE(true, false);

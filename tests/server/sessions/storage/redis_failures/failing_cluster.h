@@ -24,7 +24,7 @@ class FailingCluster {
   // One failure of one master or its replica, drawn from the seed. When it returns all slots are
   // served and replicas are in step, so that the next one finds no trace of it.
   void fail();
-  const std::map<std::string, int>& failures() const { return failures_; }  // how many of each
+  const std::map<std::string, int>& failures() const { return failures_; }  // the number of each
   const std::string& last() const { return last_; }
 
  private:

@@ -192,7 +192,7 @@ bool WritingSessions::write(SessionStorage& storage, bool is_end) {
     }
     ++tally_.unanswered;
     if (is_stuck("was not written")) return false;
-    count += random_() % 4;  // what was tried is tried again, and more
+    count += random_() % 4;  // a failed try is repeated, with more
   }
 }
 

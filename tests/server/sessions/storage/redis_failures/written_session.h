@@ -35,10 +35,10 @@ class WritingSessions {
   bool open(SessionStorage& storage);
   // Releases a refused session, too: until then the storage takes it for held.
   SessionError give_back(SessionStorage& storage, Client session);
-  // It is not as it was acknowledged: so says who was the master, until a write is acknowledged
-  // there. A claim waits for no replica, and what was written on a stale one is refused.
+  // Confirms a loss by a write: until one is acknowledged, a former master may have answered. A
+  // claim waits for no replica, and a write on a stale master is refused.
   void confirm_loss(SessionStorage& storage, const SessionStorage::Opened& opened);
-  // Those from a little before `position` on.
+  // Compares the values from a little before `position` on.
   void compare_values(SessionStorage& storage, std::int64_t position);
   // Until it is acknowledged; false: the claim is lost, or to continue is useless.
   bool write(SessionStorage& storage, bool is_end);
