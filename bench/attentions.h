@@ -12,14 +12,14 @@ namespace lintel::bench {
 struct NamedAttention {
   std::string name;   // "lsh4": of --attention, of trained weights (mnist-lsh4-small), of curves
   std::string title;  // "LSH-4": of tables
-  std::string spec;   // what --attention of the server takes
+  std::string spec;   // the value of the server's --attention
   // Published as code that runs the whole prefix again for every token, so that there is a row of
   // it in that mode.
   bool recomputes = false;
 };
 
-// Those of a shape, linear first. Blocks and windows are rows of its image. Only keys that work
-// without a max_length, too.
+// The attentions to compare for a shape, linear first. Blocks and windows are rows of its image.
+// Only keys that work without a max_length, too.
 std::vector<NamedAttention> compared_attentions(const Shape& shape);
 
 // "all", or names with commas, in their order. Throws cli::UsageError naming `flag` and those there

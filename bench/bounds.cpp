@@ -127,7 +127,7 @@ struct Shape {
   memory::dim out = 0;
 };
 
-// Of one layer.
+// Shapes of the products of one layer.
 std::vector<Shape> shapes_of(const ModelConfig& config) {
   const memory::dim width = memory::dim{config.n_heads} * config.d_head;
   return {{config.d_model, 3 * width},
@@ -146,7 +146,7 @@ memory::data_type matrix_type(WeightType type) {
   return type == WeightType::kBf16 ? memory::data_type::bf16 : memory::data_type::s8;
 }
 
-// Of each speed, the best of which counts.
+// Runs of each speed, the best of which counts.
 constexpr int kRuns = 3;
 
 #if defined(__x86_64__)

@@ -12,7 +12,7 @@
 namespace lintel::bench {
 namespace {
 
-constexpr std::size_t kHashes = 100'000;  // that moves are counted on
+constexpr std::size_t kHashes = 100'000;  // for counting moves
 constexpr int kChoices = 4;               // of replicas that go
 constexpr double kMostOfACore = 0.5;
 

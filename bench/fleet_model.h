@@ -9,7 +9,7 @@
 
 namespace lintel::bench {
 
-// Which replica a load balancer sends a session's calls to.
+// Placements: the replica to which a load balancer sends a session's calls.
 
 // A balancer hashes the names of the replicas, their addresses.
 using ReplicaNames = std::vector<std::string>;
@@ -25,17 +25,17 @@ class Placement {
   virtual std::vector<double> shares() const = 0;
 };
 
-// As gRPC (A42) and Envoy have it: entries on a ring, XXH64 of "ADDRESS_I"; a call goes to the next
-// one. All replicas get as many, together at least `least`; where that is more than `most`, that
-// many, and some replicas have one more. REQUIRES: replicas, least <= most.
+// A ring as gRPC (A42) and Envoy have it: entries on a ring, XXH64 of "ADDRESS_I"; a call goes to
+// the next one. All replicas get as many, together at least `least`; where that is more than
+// `most`, that many, and some replicas have one more. REQUIRES: replicas, least <= most.
 std::unique_ptr<Placement> ring_hash(const ReplicaNames& replicas, std::size_t least,
                                      std::size_t most);
-// As Envoy has it: a table of a prime number of places, which replicas fill in turn, each by an
+// A table as Envoy has it, with a prime number of places, which replicas fill in turn, each by an
 // order of its own. REQUIRES: replicas, fewer than places.
 std::unique_ptr<Placement> maglev(const ReplicaNames& replicas, std::size_t places = 65'537);
 
-// How evenly sessions are spread over replicas, and which of them meet another one when replicas
-// come and go.
+// Spread: the evenness of sessions over replicas, and the share of them that changes its replica
+// when replicas come and go.
 
 using MakePlacement = std::function<std::unique_ptr<Placement>(const ReplicaNames&)>;
 
@@ -43,7 +43,7 @@ struct Spread {
   double fullest_share = 0;    // of all hashes, by the mean: 1 is even
   double fullest_running = 0;  // the same, of running sessions, each at a place drawn by chance
 };
-// Of `running` sessions that are drawn from `seed`.
+// The spread of `running` sessions that are drawn from `seed`.
 Spread spread_of(const Placement& placement, std::size_t running, std::uint64_t seed);
 
 // The share of sessions, 0 to 1, whose next call goes to another replica than the last, after
@@ -52,14 +52,14 @@ Spread spread_of(const Placement& placement, std::size_t running, std::uint64_t 
 double moved_share(const ReplicaNames& replicas, const MakePlacement& make, std::size_t change,
                    std::uint64_t seed);
 
-// What a fleet asks of its shared store: arithmetic, from measured costs.
+// The load of a fleet on its shared store: arithmetic, from measured costs.
 
-enum class StoreLevel { kCall, kInput, kToken };  // what is written down: docs/session_storage.md
+enum class StoreLevel { kCall, kInput, kToken };  // durability: docs/session_storage.md
 
 struct FleetPlan {
   double idle_sessions = 50e6;
   double calls_per_second = 100e3;
-  double call_seconds = 0.64;   // that a call runs
+  double call_seconds = 0.64;   // duration of a call
   double session_bytes = 2900;  // of the store, for a session of 784 tokens without its state
   double keys_per_session = 2;
   double scripts_per_call = 3;    // claim, begin and end; kCall writes no begin
@@ -80,7 +80,7 @@ struct StoreLoad {
   double core_share = 0;  // of one core, on each master; 1 is a full one
 };
 
-// What this level asks for.
+// The load at this level.
 StoreLoad store_load(const FleetPlan& plan, StoreLevel level);
 
 }  // namespace lintel::bench

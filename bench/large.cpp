@@ -128,7 +128,7 @@ class Peer {
   std::vector<Format> formats_;
 };
 
-// Of each speed of a bound, the best of which counts.
+// Runs of each speed of a bound, the best of which counts.
 constexpr int kBoundRuns = 3;
 
 class LargeExperiment {

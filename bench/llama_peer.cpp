@@ -107,7 +107,7 @@ class Library {
   void* const handle_;  // until the process ends
 };
 
-// What llama.cpp logged last.
+// The last lines of llama.cpp's log.
 std::string& last_log() {
   static std::string log;
   return log;
@@ -195,7 +195,8 @@ class Llama {
  private:
   static constexpr int kWarmUp = 32;
 
-  // Of about half a second, as long as there may be more, after two that do not count.
+  // The speed over about half a second, as long as there may be more steps, after two that do not
+  // count.
   template <typename Step, typename MayContinue>
   static double steps_per_second(const Step& step, const MayContinue& may_continue) {
     step();

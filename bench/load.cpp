@@ -107,7 +107,7 @@ class ConnectClient {
     return post("/v1/chat/completions", "application/json", request, [&](std::string_view body) {
       const std::size_t end = body.find("\n\n");
       if (end == std::string_view::npos) return std::size_t{0};
-      // As cheap as may be: an escaped character counts with its escape.
+      // A cheap approximation: an escaped character counts with its escape.
       constexpr std::string_view kContent = "\"content\":\"";
       const std::size_t at = body.substr(0, end).find(kContent);
       if (at != std::string_view::npos) {
@@ -210,7 +210,7 @@ ProcessUse use_of_process() {
   return use;
 }
 
-// How many clients have had a token.
+// Counts the clients that have had a token.
 class Counted {
  public:
   void add_one() {

@@ -59,7 +59,7 @@ struct LoadOptions {
   // Each sequence is a session's, of this durability; absent: a call's alone.
   std::optional<v1::Durability> durability;
   std::chrono::duration<double> warm_up{0.5};
-  std::chrono::duration<double> window{2};  // what happens in it counts, at least
+  std::chrono::duration<double> window{2};  // the measured time, at least
 };
 
 struct LoadResult {
@@ -68,26 +68,27 @@ struct LoadResult {
   int clients_begun = 0;                       // had a token when the window began
   std::vector<double> first_token_seconds;     // of calls that began in the window
   std::vector<double> between_tokens_seconds;  // between messages of a stream
-  // Of this process in the window: its CPU, and what it handed to write() and its like, which are
-  // files, and 8 bytes for each time that a thread is woken. Sockets are not among them.
+  // Resources of this process in the window: its CPU, and the bytes it passed to write() and its
+  // like, which are files, and 8 bytes for each time that a thread is woken. Sockets are not among
+  // them.
   double cpu_seconds = 0;
   double bytes_written = 0;
 };
 
-// How long a client tries to connect. A first attempt may fail though the server listens: gRPC
-// 1.51 asks for connect()'s errno after it has taken locks, and a process's first wait for one of
-// them looks for a file of the kernel's that is not everywhere, which leaves ENOENT behind.
+// The time for which a client tries to connect. A first attempt may fail though the server listens:
+// gRPC 1.51 asks for connect()'s errno after it has taken locks, and a process's first wait for one
+// of them looks for a file of the kernel's that is not everywhere, which leaves ENOENT behind.
 constexpr std::chrono::seconds kConnectTime{10};
 
-// How long the window waits for clients that have had no token yet when the warm-up is over, and
-// for the messages with which it begins and ends.
+// The time for which the window waits for clients that have had no token yet when the warm-up is
+// over, and for the messages with which it begins and ends.
 constexpr std::chrono::seconds kBeginTime{10};
 
 // LoadWindow: the time whose messages count.
 
-// It begins with a message and ends before one. A step of the server gives all streams a token at
-// about the same time, so the window holds nearly whole steps. One of a fixed length, e.g. of eight
-// steps and a half, would count eight or nine. Thread-safe.
+// A window that begins with a message and ends before one. A step of the server gives all streams a
+// token at about the same time, so the window holds nearly whole steps. One of a fixed length, e.g.
+// of eight steps and a half, would count eight or nine. Thread-safe.
 class LoadWindow {
  public:
   using Clock = std::chrono::steady_clock;
@@ -119,7 +120,7 @@ class LoadWindow {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool given_up_ = false;
-  std::atomic<std::atomic<Clock::rep>*> edge_{nullptr};  // that the next message sets; null: none
+  std::atomic<std::atomic<Clock::rep>*> edge_{nullptr};  // set by the next message; null: none
 };
 
 // Every client connects, before the window. Then it generates whole sequences, one call after the

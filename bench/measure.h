@@ -17,7 +17,7 @@
 
 namespace lintel::bench {
 
-// What is said of repeated measurements: the median and how far they lie apart.
+// Summaries of repeated measurements: the median and the distance between them.
 
 struct Summary {
   double median = 0;
@@ -37,11 +37,11 @@ double quantile(std::vector<double> values, double share);
 
 double median(std::vector<double> values);
 
-// Of a quantity that is factor / measured, e.g. images a second from seconds: the summary of the
-// quotients. REQUIRES: factor > 0, all measured > 0.
+// The summary of a quantity that is factor / measured, e.g. images a second from seconds. REQUIRES:
+// factor > 0, all measured > 0.
 Summary quotient(double factor, const Summary& measured);
 
-// Of a quantity that is measured / divisor.
+// The summary of a quantity that is measured / divisor.
 Summary divided(const Summary& measured, double divisor);
 
 // Runs work(0) .. work(workers - 1), each on a thread of its own, as the server's workers do.

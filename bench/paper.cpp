@@ -52,7 +52,7 @@ const std::vector<PublishedRow>& rows_of(const std::string& shape) {
   return shape == "mnist" ? kMnist : shape == "cifar10" ? kCifar : kNone;
 }
 
-// With the digits it was printed with.
+// The value with the digits it was printed with.
 Cell as_published(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", value);
@@ -136,7 +136,7 @@ std::vector<Row> rows_of(const Shape& shape, const std::string& names) {
   return rows;
 }
 
-// Where the weights of each row come from.
+// The origin of the weights of each row.
 class Weights {
  public:
   Weights(const PaperFlags& flags, const Shape& shape, const std::vector<Row>& rows)
@@ -149,7 +149,7 @@ class Weights {
     for (const Row& row : rows) all_trained_ &= exists(path_of(row.attention.name, is_small()));
   }
 
-  // Of the shape itself, and what makes a row's attention of them.
+  // The files of the shape, and the attention that turns them into a row's.
   std::pair<const ModelFiles*, std::string> files(const Row& row) {
     const std::string& name = row.attention.name;
     if (!any_model_ && !trained_.contains(name)) {
@@ -356,7 +356,7 @@ class Paper {
     return most;
   }
 
-  // How near the baseline comes to what the memory gives.
+  // The share of the memory's bandwidth that the baseline reaches.
   Table bandwidth_table() {
     const std::int64_t position = shape_.config.max_length;
     const int batch = most_cached();

@@ -15,7 +15,7 @@ namespace lintel::bench {
 
 // Table: the one kind of result. Printed as Markdown, JSON and CSV.
 
-// What one cell says.
+// The content of one cell.
 class Cell {
  public:
   static Cell text(std::string words);
@@ -60,7 +60,7 @@ std::string to_markdown(const Table& table);
 struct Machine {
   std::string cpu;             // model name
   int cores = 0;               // processors this process may run on
-  std::string instructions;    // what the matrix products run on, e.g. "f32 highway (AVX3), ..."
+  std::string instructions;    // of the matrix products, e.g. "f32 highway (AVX3), ..."
   std::uint64_t l3_bytes = 0;  // 0: not known
   std::uint64_t memory_bytes = 0;
   std::string pages;  // "4 KiB pages, huge pages (2 MiB) on madvise"
@@ -77,7 +77,7 @@ std::string to_string(const Machine& machine);
 
 std::string date_and_time();  // UTC, "2026-11-21 11:38"
 
-// What all tables of a run have in common.
+// Properties common to all tables of a run.
 struct Run {
   std::string id;       // of measurements made one after the other on one machine
   std::string command;  // "paper"
@@ -111,7 +111,7 @@ std::string to_json(const Report& report);
 // A line a number: run, what it was measured under, table, row, column, value, least, most, count.
 std::string to_csv(const Report& report);
 
-// What to_json wrote. Throws cli::Failure naming `file`.
+// Parses the output of to_json. Throws cli::Failure naming `file`.
 Report parse_report(std::string_view json, const std::string& file);
 Report read_report(const std::filesystem::path& file);
 

@@ -32,7 +32,7 @@ struct Plot {
   std::string title;
   std::string x_label;
   std::string y_label;
-  std::vector<Series> series;  // those without points are left out
+  std::vector<Series> series;  // series without points are left out
 };
 
 // The script that draws the plots side by side into `file`.

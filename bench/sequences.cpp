@@ -15,7 +15,7 @@ namespace {
 
 SequencePlan plan(bool has_start_token, std::int64_t vocab_size, std::int64_t max_length) {
   SequencePlan plan;
-  // Of a model of bytes: the first character of a line.
+  // The first token of a model of bytes: the first character of a line.
   if (!has_start_token) plan.first_token = std::min<std::int64_t>('\n', vocab_size - 1);
   plan.ends_itself = max_length > 0;
   plan.tokens = plan.ends_itself ? max_length : kEndlessTokens;

@@ -19,7 +19,7 @@
 
 namespace lintel::bench {
 
-// What is one sequence of a model: images end of themselves, texts do not.
+// The length of one sequence of a model: images end of themselves, texts do not.
 
 // Tokens of a sequence that has no end of its own.
 constexpr std::int64_t kEndlessTokens = 1024;
@@ -31,7 +31,7 @@ struct SequencePlan {
 };
 
 SequencePlan sequence_plan(const ModelConfig& config);
-// Of a remote server, as its API reports it.
+// The plan for a remote server, from its API.
 SequencePlan sequence_plan(const v1::Model& model);
 
 // One thread at a time. The model outlives it.
@@ -72,7 +72,7 @@ class Sequences {
   SamplingScratch scratch_;
   std::size_t prompt_rows_;
   std::uint64_t seed_ = 0;
-  std::size_t count_ = 0;                         // that are in use
+  std::size_t count_ = 0;                         // in use
   std::vector<SequenceState> sequences_;          // [most]
   std::vector<std::vector<std::int32_t>> drawn_;  // [most]
   std::vector<BatchRow> rows_;
@@ -109,7 +109,7 @@ struct Shape {
   int lsh_bits = 32;   // half the buckets of a round
   int lsh_chunk = 32;
 
-  // What --attention takes: LSH as the paper ran it.
+  // The value of --attention: LSH as the paper ran it.
   std::string lsh_spec(int rounds) const;
 };
 

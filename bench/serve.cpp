@@ -44,7 +44,7 @@ struct ServeFlags {
   double seconds = 2;
   bool http = false;
   std::filesystem::path chat_template;  // empty: no chats
-  // Of --target.
+  // Properties of the server of --target.
   std::string served_model;
   SequencePlan sequence;
 };
@@ -70,7 +70,7 @@ Client client_of(const ServeFlags& flags) {
   }
 }
 
-// What a server elsewhere says of itself, in place of the flags.
+// The flags with the properties of a server elsewhere in their places.
 ServeFlags as_served(ServeFlags flags) {
   if (!flags.chat_template.empty() && !flags.http) {
     throw cli::UsageError("--chat-template goes with --http");

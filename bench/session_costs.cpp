@@ -62,7 +62,7 @@ void feed(const Transformer& model, std::span<const std::int32_t> tokens, Sequen
   sequence.pending = tokens.back();
 }
 
-// What is promised of a level: percent of tokens/s, and of the first token ms.
+// The promise of a level: percent of tokens/s, and of the first token ms.
 struct DurabilityLevel {
   v1::Durability durability;
   const char* name;
@@ -77,7 +77,7 @@ constexpr std::array kLevels = {
     DurabilityLevel{v1::DURABILITY_TOKEN, "token", 2, 6, 48},
 };
 
-// Of one stream; sequences are not waited for.
+// The window of one stream; sequences are not waited for.
 constexpr std::chrono::duration<double> kWindowAlone{2};
 // Tokens of a call whose first one is what counts.
 constexpr std::int64_t kTokensOfAFirst = 4;

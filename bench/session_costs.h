@@ -25,9 +25,9 @@ struct SessionFigure {
   std::string what;
   std::string unit;            // "us"
   Summary value;               // of the repeats
-  std::optional<double> most;  // that it is to be; none: nothing was promised
-  std::string beside;          // what the machine does of the same kind, measured next to it
-  std::string others;          // what other systems do, from their own figures or code
+  std::optional<double> most;  // the promised bound; none: nothing was promised
+  std::string beside;          // the machine's own speed of the same kind, measured next to it
+  std::string others;          // figures of other systems, from their own reports or code
 };
 
 inline SessionFigure figure_of(std::string name, std::string what, std::string unit,
@@ -65,7 +65,7 @@ class MadeSession {
   std::string id_;
 };
 
-// What calls about sessions, and calls whose prompts came before, cost over gRPC, on loopback.
+// Costs of calls about sessions, and of calls whose prompts came before, over gRPC, on loopback.
 
 std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& model,
                                       std::int64_t num_tokens, int repeats, int count);
@@ -75,12 +75,12 @@ std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& 
 std::vector<SessionFigure> prefix_costs(const std::shared_ptr<const Transformer>& model,
                                         std::int64_t num_tokens, int repeats);
 
-// What copies of a session cost in memory: snapshots, forks, rewinds.
+// Memory of copies of a session: snapshots, forks, rewinds.
 
 // Each repeat measures all of them, one after the other, `count` times each.
 std::vector<SessionFigure> copy_costs(MadeSession& session, int repeats, int count);
 
-// What each level of durability costs streams.
+// Costs of each level of durability for streams.
 
 struct LevelPlan {
   std::filesystem::path directory;  // a store is made in it, and removed
@@ -95,7 +95,7 @@ struct LevelPlan {
 std::vector<SessionFigure> level_costs(const std::shared_ptr<const Transformer>& model,
                                        const LevelPlan& plan);
 
-// What sessions on a disk cost: commits, states, and a store that is opened.
+// Costs of sessions on a disk: commits, states, and a store that is opened.
 
 struct StoragePlan {
   std::filesystem::path directory;  // stores are made in it, and removed

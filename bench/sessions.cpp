@@ -121,7 +121,7 @@ class SessionsExperiment {
                             text(figure.beside), text(figure.others)});
       measurement_.add(figure.name, figure.value.median);
       if (!figure.most) continue;
-      // Where repeats do not agree it is for a quieter machine, or more of them, to say.
+      // Repeats that do not agree are for a quieter machine, or more of them, to decide.
       if (figure.value.least <= *figure.most && *figure.most < figure.value.most) {
         table.notes.push_back(
             "Not decided, some repeats are within and some beyond: " + figure.what + ".");

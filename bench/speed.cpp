@@ -23,7 +23,7 @@
 namespace lintel::bench {
 namespace {
 
-// Where the time of steps goes: the clock that the model itself has not.
+// Measures the time of the parts of steps: the model itself has no clock.
 class StepProfile final : public StepObserver {
  public:
   void enter(StepPart part) override {
@@ -113,7 +113,7 @@ class SpeedExperiment {
   }
 
  private:
-  // Of a model whose sequences have an end.
+  // The speed in images, for a model whose sequences have an end.
   Cell images_per_second(const Summary& tokens_per_second) const {
     const std::int64_t length = model_->config().max_length;
     return length > 0 ? Cell::measured(divided(tokens_per_second, length)) : Cell::none();
@@ -228,7 +228,8 @@ class SpeedExperiment {
                            .clients = workers * best.rows,
                            .warm_up = std::chrono::duration<double>(0.5),
                            .window = std::chrono::duration<double>(5 * flags_.seconds)};
-    // Of each repeat. The CPU of a token is of all threads: workers, gRPC's and the clients'.
+    // Results of each repeat. The CPU of a token is of all threads: workers, gRPC's and the
+    // clients'.
     std::vector<double> served, shares, own_cpu, cpu, cpu_shares;
     for (int r = 0; r < flags_.run.repeats; ++r) {
       sequences.start();
@@ -304,7 +305,7 @@ class SpeedExperiment {
 
   // Microseconds a token that one client sees.
   Summary alone_through_grpc(Speculation speculation) {
-    // As many rows as drafts make of a step by default (--speculation-rows).
+    // The rows that drafts make of a step by default (--speculation-rows).
     const OwnServer server(model_, {.workers = 1, .rows = 32, .speculation = speculation});
     const LoadOptions load{.address = server.address(),
                            .sequence = sequence_plan(model_->config()),
@@ -379,7 +380,7 @@ class SpeedExperiment {
     measurement_.add("prompt_over_bound", median(over_bound));
   }
 
-  // What narrower weights cost.
+  // Compares the likelihood of narrower weights.
   void compare_likelihood() {
     const double f32 =
         bits_per_dim(*loaded_.files.load(WeightType::kF32), images_, flags_.run.workers);

@@ -105,7 +105,7 @@ struct StoredSession {
   }
 
   SessionStorage::Row row;
-  std::vector<std::int32_t> tokens;  // that it is created with
+  std::vector<std::int32_t> tokens;  // of its creation
   SessionStorage::Claim claim;
 
  private:
@@ -167,7 +167,7 @@ std::string id_of(int number) {
 SqliteStorage::Options options_in(const fs::path& directory) {
   SqliteStorage::Options options;
   options.directory = directory;
-  options.commit_interval = {};  // what a commit takes, not what it waits for others
+  options.commit_interval = {};  // measures a commit, without its wait for others
   return options;
 }
 
@@ -305,7 +305,7 @@ std::vector<SessionFigure> open_costs(const StoragePlan& plan) {
 
   std::vector<double> of_empty, opened;
   for (int r = 0; r < plan.repeats; ++r) {
-    // What a process that is killed now leaves behind.
+    // Copies the files that a process leaves behind if it is killed now.
     for (const fs::path& path : {dead, empty}) {
       fs::remove_all(path);
       fs::create_directory(path);
