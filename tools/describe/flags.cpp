@@ -88,7 +88,7 @@ Command read_command(const CLI::App& app, const std::string& parent) {
     const Argument argument = read_option(const_cast<CLI::Option&>(*option));
     (option->get_positional() ? command.arguments : command.flags).push_back(argument);
   }
-  // As --help has them: together by group, in the order in which groups first come.
+  // Groups in the order of --help, in which they first come.
   std::vector<std::string> groups;
   for (const Argument& flag : command.flags) {
     if (std::ranges::count(groups, flag.group) == 0) groups.push_back(flag.group);
@@ -145,7 +145,7 @@ CLI::Validator named(const std::string& name) {
 
 void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) {
   app.formatter(std::make_shared<HelpFormat>());
-  // As pages have it, which are read on other machines.
+  // Reads the program as pages have it, which are read on other machines.
   const auto read_program = [&app, machine_defaults] {
     Command program = read_command(app);
     for (Argument& flag : program.flags) {

@@ -14,7 +14,7 @@ namespace lintel::describe {
 // A flag or, with a name without dashes, a positional argument.
 struct Argument {
   std::vector<std::string> names;    // "-h", "--help"; of a positional one, e.g. "ID"
-  std::string value;                 // what stands for its value, e.g. "FILE"; empty: it takes none
+  std::string value;                 // its placeholder, e.g. "FILE"; empty: it takes no value
   std::vector<std::string> choices;  // the values there are; empty: others
   std::string range;                 // "1 to 64", "1s on"; empty: none, or it is not known
   std::string initial;               // its default as text; empty: none

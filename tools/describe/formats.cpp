@@ -154,7 +154,7 @@ std::string path_of(const Command& command) {
   return space == std::string::npos ? "" : command.path.substr(space);
 }
 
-// What sets `values` or `kind` for an argument; empty: nothing is known of its values.
+// Sets `values` or `kind` for an argument; empty: nothing is known of its values.
 std::string offer(const Argument& argument) {
   if (!argument.choices.empty()) return "values='" + join(argument.choices) + "'";
   if (argument.is_directory()) return "kind=directory";
@@ -174,7 +174,7 @@ void add_commands(const Command& command, std::string& script) {
   for (const Command& sub : command.commands) add_commands(sub, script);
 }
 
-// By what they offer: the patterns "PATH FLAG", and "PATH" of positional arguments.
+// Adds the patterns of a command by their offers: "PATH FLAG", and "PATH" of positional arguments.
 void add_tokens(const Command& command, std::map<std::string, std::vector<std::string>>& cases) {
   const std::string path = path_of(command);
   for (const Argument& flag : command.flags) {
@@ -194,7 +194,7 @@ std::string replaced(std::string text, std::string_view from, char to) {
   return text;
 }
 
-// Of a shell function: "_lintel_session" of "lintel session".
+// The name of a shell function: "_lintel_session" for "lintel session".
 std::string function_name(const std::string& path) { return "_" + replaced(path, " -", '_'); }
 
 }  // namespace
@@ -245,7 +245,7 @@ std::string italic(const std::string& text) { return "\\fI" + plain(text) + "\\f
 
 std::string page_name(const Command& command) { return replaced(command.path, " ", '-'); }
 
-// With the full stop that --help leaves out.
+// The text with the full stop that --help leaves out.
 std::string sentence(const std::string& text) {
   if (text.empty() || text.back() == '.') return plain(text) + "\n";
   return plain(text) + ".\n";
@@ -398,7 +398,7 @@ std::string cell(const std::string& text) {
 
 std::string code(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
 
-// What a flag may be given.
+// The values that a flag takes.
 std::string taken(const Argument& flag) {
   if (!flag.choices.empty()) return cell(join(flag.choices, ", "));
   return cell(flag.range);

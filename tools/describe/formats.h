@@ -12,9 +12,9 @@
 
 namespace lintel::describe {
 
-// How --help is laid out.
+// The layout of --help.
 
-// As CLI11's own, but for
+// CLI11's own format, but for
 // - texts, which are broken into lines that a terminal of 80 columns shows. Lines of a footer that
 //   follow each other are a paragraph, as in man pages; those that are indented stay as they are,
 //   and where they are too long they are commands, which continue on the next line;
@@ -42,8 +42,8 @@ std::string zsh_completion(const Command& program);
 // A page in man(7): its name, e.g. "lintel-complete", and its text.
 using ManPage = std::pair<std::string, std::string>;
 
-// That of the program and one for each of its sub-commands; theirs are sections of it. `version`
-// and `date` (1970-01-31) stand at the foot of the page.
+// The page of the program and one for each of its sub-commands; theirs are sections of it.
+// `version` and `date` (1970-01-31) stand at the foot of the page.
 std::vector<ManPage> man_pages(const Command& program, const std::string& version,
                                const std::string& date);
 
