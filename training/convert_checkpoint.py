@@ -72,7 +72,7 @@ def _beside(state):
     return "".join(f"\n  {mine:{width}}  {theirs}" for mine, theirs in lines)
 
 
-# What every model of every library has before its layers.
+# The prefix of every model of every library before its layers.
 _IN_MODEL = re.compile(r"(.*?)(?:transformer\.layers|word_emb\.emb_layers)\.\d+\.")
 
 
@@ -107,7 +107,7 @@ def read_state(path, trust=False):
             data = torch.load(path, map_location="cpu", weights_only=False)
         else:  # a pickle from elsewhere could run code
             data = foreign.load(path)
-    except Exception as error:  # what a reader meets in foreign bytes has many names
+    except Exception as error:  # errors of foreign bytes have many names
         if isinstance(error, OSError) and error.filename:  # not of the content: it names the file
             raise
         reason = "no PyTorch checkpoint, or damaged"
@@ -329,7 +329,7 @@ def convert(args):
         state["pos_embedding.pe"] = pe[:, :config.max_length]
         if config.max_length == 0:  # computed for any position, so there is none to store
             del state["pos_embedding.pe"]
-    # As they will be written: what is too large for the type becomes infinite here.
+    # The tensors as they will be written: a value too large for the type becomes infinite here.
     model.load_tensors({name: tensor.to(DTYPES[dtype]).float()
                         for name, tensor in state.items()})
     export_model(model, args.out, dtype)

@@ -45,7 +45,7 @@ def attention_to_dict(attention):
 
 
 def _attention_class(kind):
-    keys = sorted(kind["keys"], key=lambda key: "initial" in key)  # those that are required first
+    keys = sorted(kind["keys"], key=lambda key: "initial" in key)  # required ones first
     fields = [(key["name"], object, *([field(default=key["initial"])] if "initial" in key else []))
               for key in keys]
     fields.append(("type", str, field(default=kind["type"])))

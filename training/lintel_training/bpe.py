@@ -19,7 +19,7 @@ from .outputs import require_file
 from .safetensors_io import write_atomically
 
 NUM_BYTES = 256
-MAX_VOCABULARY = 2**20  # what the server takes
+MAX_VOCABULARY = 2**20  # the server's limit
 # White space as Unicode has it; Python's \s also takes the separators U+001C to U+001F.
 _SPACE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
@@ -67,7 +67,7 @@ class Tokenizer:
     def __init__(self, merges):
         self.merges = list(merges)
         self._ranks = {pair: i for i, pair in enumerate(self.merges)}
-        # By their characters, as GPT-2 has them.
+        # Bytes by their characters, as GPT-2 has them.
         letters = byte_letters()
         self._byte_of = sorted(range(NUM_BYTES), key=lambda byte: letters[byte])
         self._id_of = {byte: i for i, byte in enumerate(self._byte_of)}

@@ -62,7 +62,7 @@ def nats_between(model, text, scored, first):
     while todo:
         longest = max(todo[-1][2] - todo[-1][0], 1)
         part, todo = todo[-max(1, _TOKENS // longest):], todo[:-max(1, _TOKENS // longest)]
-        # What follows the end of a shorter one changes nothing before.
+        # Padding after the end of a shorter one changes nothing before it.
         tokens = torch.stack([F.pad(text.ids[s:e], (0, longest - (e - s))) for s, _, e in part]).to(device).long()
         found = nll(model.config, model(tokens[:, :-1]).double(), tokens[:, 1:])
         for row, (start, score, end) in zip(found, part):

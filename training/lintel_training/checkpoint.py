@@ -9,7 +9,7 @@ NAME = "checkpoint.pt"
 
 
 def rng_state(device):
-    """Of the CPU, and of `device` where that is a GPU."""
+    """The state of the CPU's generator, and of that of `device` where this is a GPU."""
     state = {"cpu": torch.get_rng_state()}
     if device.startswith("cuda"):
         state["cuda"] = torch.cuda.get_rng_state(device)
@@ -17,7 +17,7 @@ def rng_state(device):
 
 
 def set_rng_state(state, device):
-    """As far as the state is of such a device: a run may move from the CPU to a GPU."""
+    """Sets the state, as far as it is of such a device: a run may move from the CPU to a GPU."""
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and device.startswith("cuda"):
         mine = state["cuda"]
@@ -48,6 +48,6 @@ def load(directory):
         return torch.load(path, map_location="cpu", weights_only=restricted)
     except OSError:
         raise
-    except Exception as error:  # what a reader meets in damaged bytes has many names
+    except Exception as error:  # errors of damaged bytes have many names
         raise ValueError(f"{path}: no checkpoint, or damaged; without it the run starts over "
                          f"({str(error).partition(chr(10))[0]})") from error

@@ -18,7 +18,7 @@ def _compile(function, **options):
 def compile_layers(model):
     """Compiles each layer in place. Layers are alike, so one compilation serves all of them."""
     for layer in model.transformer.layers:
-        layer._compiled_call_impl = _compile(layer._call_impl)  # what Module.compile() does
+        layer._compiled_call_impl = _compile(layer._call_impl)  # the same as Module.compile()
 
 
 def loss_function(model, what, cuda_graphs=False):

@@ -14,7 +14,7 @@ from .checks import ConfigError, check_float, check_int, check_keys, is_int, req
 
 FORMAT_VERSION = 1
 
-# What the server takes at most (model/config/config.h, docs/model_format.md).
+# Limits of the server (model/config/config.h, docs/model_format.md).
 LIMITS = {
     "vocab_size": 2**20, "max_length": 2**31 - 1, "d_model": 2**16, "n_layers": 1024,
     "n_heads": 1024, "d_head": 4096, "d_ff": 2**18, "mixtures": 1024, "height": 2**14,
@@ -179,7 +179,7 @@ class ModelConfig:
             raise ConfigError("max_length: learned positions need a bound")
 
     def _check_values(self):
-        """What the server refuses as well (check_config of model/config/config.cpp)."""
+        """Refuses values as the server does (check_config of model/config/config.cpp)."""
         for key in ("head", "modality"):
             kind = getattr(self, key).type
             if kind in ("mixture_of_logistics", "image", "bytes") and self.vocab_size != 256:

@@ -142,7 +142,7 @@ def shift_images(images, shifts, height, width):
     return images.gather(1, source.flatten(1)) * inside.flatten(1)
 
 
-# With a carried state a row begins a text at a window with this probability: it must know both.
+# The probability that a row with a carried state begins a text at a window: it must know both.
 RESTART = 1 / 16
 
 

@@ -60,7 +60,7 @@ def _half(context):
 
 
 def bytes_of_windows(count, context):
-    """How many bytes of text fill `count` windows exactly, one after the other."""
+    """The bytes of text that fill `count` windows exactly, one after the other."""
     return context + (count - 1) * _half(context) + 1
 
 

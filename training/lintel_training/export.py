@@ -78,7 +78,7 @@ def start_from(model, directory):
 
 
 def _fitted(given, own):
-    """In the shape of `own`: its values where the given ones are too few or do not fit."""
+    """The given values in the shape of `own`, which has its own where the given ones are too few or do not fit."""
     if given.shape[1:] != own.shape[1:]:
         return own
     return torch.cat([given[:len(own)], own[len(given):]])

@@ -15,7 +15,7 @@ import zipfile
 
 import torch
 
-# What makes a tensor, as PyTorch's own list has it.
+# Functions that make a tensor, as PyTorch's own list has them.
 _BUILDERS = {
     ("collections", "OrderedDict"): collections.OrderedDict,
     ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
@@ -30,7 +30,7 @@ _BUILDERS.update({("torch", str(value).removeprefix("torch.")): value
 
 
 class Stranger:
-    """In place of something that is no tensor and no container. Takes what a pickle gives it and
+    """A substitute for something that is no tensor and no container. Takes what a pickle gives it and
     keeps nothing but its attributes.
     """
 
@@ -73,14 +73,14 @@ def _load(file, **options):
     return _Unpickler(file, **options).load()
 
 
-# What PyTorch's readers want of a module that pickles. torch.load() would do, but that of PyTorch 1.13
+# The members that PyTorch's readers want of a module that pickles. torch.load() would do, but that of PyTorch 1.13
 # takes the pickle_module it is given for Python's own.
 _PICKLE = types.SimpleNamespace(Unpickler=_Unpickler, load=_load)
 
 
 def load(path):
-    """What is in a file of torch.save, on the CPU. OSError for a file that cannot be opened; what
-    damaged bytes raise has many names.
+    """The contents of a file of torch.save, on the CPU. OSError for a file that cannot be opened; errors of
+    damaged bytes have many names.
     """
     with open(path, "rb") as opened:
         file = io.BytesIO(opened.read())
@@ -126,7 +126,7 @@ def unwrapped(name):
 
 
 def module_of(value):
-    """What is in a torch.nn.Module that was saved whole: its tensors by the names of its state_dict, and
+    """The contents of a torch.nn.Module that was saved whole: its tensors by the names of its state_dict, and
     the plain values among its attributes, {"layers.0.pre_lnorm": True}. None for anything else.
     """
     attributes = value.attributes if isinstance(value, Stranger) else getattr(value, "__dict__", None)

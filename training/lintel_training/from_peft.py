@@ -12,11 +12,11 @@ import torch
 PREFIX = "base_model.model."
 _KEY = re.compile(r"(?P<module>.+)\.(?P<part>lora_(?:embedding_)?[AB])(?:\.default)?(?P<weight>\.weight)?")
 _LAYER = re.compile(r"(?:.+\.)?layers\.(\d+)\.(.+)")
-# Of fast-transformers and of linear-transformer-experiments, under any prefix.
+# Modules of fast-transformers and of linear-transformer-experiments, under any prefix.
 _IN_LAYER = {name: (name,) for name in (
     "attention.query_projection", "attention.key_projection", "attention.value_projection",
     "attention.out_projection", "linear1", "linear2")}
-# Of kimiyoung/transformer-xl: one product of three parts is three here.
+# Modules of kimiyoung/transformer-xl: one product of three parts is three here.
 _IN_LAYER |= {
     "dec_attn.qkv_net": ("attention.query_projection", "attention.key_projection",
                          "attention.value_projection"),
@@ -24,7 +24,7 @@ _IN_LAYER |= {
     "pos_ff.CoreNet.0": ("linear1",), "pos_ff.CoreNet.3": ("linear2",)}
 _OUTER = {"value_embedding": "value_embedding", "predictor": "predictor",
           "word_emb.emb_layers.0": "value_embedding", "crit.out_layers.0": "predictor"}
-_SCALED = "word_emb.emb_layers.0"  # whose rows are multiplied by the square root of their length
+_SCALED = "word_emb.emb_layers.0"  # its rows are multiplied by the square root of their length
 
 
 class NotAdaptable(ValueError):
@@ -80,7 +80,7 @@ def _split(key):
 
 
 def _matched(config, patterns, module, otherwise):
-    """What the first pattern that fits says: a module's name, or the end of it after a dot."""
+    """The value of the first pattern that fits: a module's name, or the end of it after a dot."""
     for pattern, value in (config.get(patterns) or {}).items():
         if not re.fullmatch(r"[\w.]+", pattern):
             raise NotAdaptable(f"{patterns}: {pattern!r} is a regular expression, expected names of modules")

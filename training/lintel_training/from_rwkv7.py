@@ -40,7 +40,7 @@ class NotRwkv7(ValueError):
 
 
 def is_one(state):
-    """Whether a state_dict is of RWKV, of any version."""
+    """Returns whether a state_dict is of RWKV, of any version."""
     return any(map(_OF_RWKV.match, state))
 
 
@@ -89,7 +89,7 @@ def _sizes(state):
     layers = 1 + max(int(m[1]) for m in map(_BLOCK.match, state) if m)
     ranks = {}
     for pair in _RANKS:
-        block = 1 if pair == "v" and layers > 1 else 0  # that of block 0 is never used
+        block = 1 if pair == "v" and layers > 1 else 0  # block 0 never uses its own
         ranks[pair] = _shape(state, f"blocks.{block}.att.{pair}1")[1]
     return (vocabulary, width, _shape(state, "blocks.0.ffn.key.weight")[0]), layers, head_width, ranks
 
@@ -111,7 +111,7 @@ def _check(state, expected):
 
 
 def _scaled(tensor, factor):
-    """In float32, unless a power of two is exact in any type."""
+    """The product in float32, unless a power of two is exact in any type."""
     if math.frexp(factor)[0] != 0.5:
         tensor = tensor.float()
     return tensor * factor

@@ -52,7 +52,7 @@ class NotServed(ValueError):
 
 @dataclass
 class Settings:
-    """What the tensors do not tell, by the names of the authors' flags; None: not known."""
+    """Settings that the tensors do not show, by the names of the authors' flags; None: not known."""
 
     tgt_len: Optional[int] = None
     mem_len: Optional[int] = None

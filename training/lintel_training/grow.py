@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 SIZES = ("d_model", "n_heads", "d_ff", "n_layers")
-# What has to be so in a model that grows and in what it becomes.
+# Values that a model that grows must have, and the model that it becomes.
 _STRUCTURE = {"layer_weights": None, "step_embedding": False, "residual": "sum"}
 
 # Ends of tensor names, and what their rows and columns belong to: the residual stream, heads or
@@ -46,7 +46,7 @@ _LAYER = "transformer.layers."
 
 @dataclass(frozen=True)
 class _Growth:
-    """How many times each of SIZES; layers: for each new one, its source and whether it is added."""
+    """The factor of each of SIZES; layers: for each new one, its source and whether it is added."""
 
     factor: dict
     layers: list

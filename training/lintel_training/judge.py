@@ -39,7 +39,7 @@ def load_classifier(directory):
 
 
 def way_of(sample):
-    """How a sample was made, as the table names it, behind a number to sort by."""
+    """The way in which a sample was made, as the table names it, behind a number to sort by."""
     if sample.get("particles", 1) > 1:
         return 2, sample["particles"], f"{sample['particles']} particles"
     if sample.get("best_of", 1) > 1:
@@ -48,7 +48,7 @@ def way_of(sample):
 
 
 def mean_and_error(values):
-    """Of floats; the error is that of the mean, NaN of fewer than two."""
+    """The mean of floats, and its error, NaN of fewer than two."""
     values = torch.tensor(values, dtype=torch.float64)
     error = values.std().item() / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return values.mean().item(), error

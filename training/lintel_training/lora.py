@@ -32,7 +32,7 @@ class LoraLinear(nn.Linear):
         nn.init.zeros_(self.lora_B.weight)
 
     def lora(self, x):
-        """What is added: [..., in] -> [..., out]."""
+        """The adapter's part of the output: [..., in] -> [..., out]."""
         return self.scaling * self.lora_B(self.lora_A(x))
 
     def forward(self, x):

@@ -112,7 +112,7 @@ class Model(nn.Module):
         rows = self.positions(tokens.shape[1], offsets)
         x = self.dropout(self.embed(tokens, rows))
         x = self.transformer(x, self.added(rows), attentions)
-        # In float32 also under autocast: a mean or a scale in bfloat16 is coarser than a pixel.
+        # The head is in float32 also under autocast: a mean or a scale in bfloat16 is coarser than a pixel.
         with torch.autocast(x.device.type, enabled=False):
             return self.predictor(x.float())[:, :n]
 

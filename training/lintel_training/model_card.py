@@ -46,7 +46,7 @@ def command(result):
 
 
 def _initial(config, key):
-    """What a key of attention is where it is left out."""
+    """The default of a key of attention."""
     keys = KINDS[config["attention"]["type"]]["keys"]
     return next((k.get("initial") for k in keys if k["name"] == key), None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a command will write, tried before it works: what takes hours must not fail at its last line."""
+"""Checks of a command's outputs before it works: a run of hours must not fail at its last line."""
 
 import os
 

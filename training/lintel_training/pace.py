@@ -64,7 +64,7 @@ def reserve_seconds(trainer):
     sampling = 1.3 * _sampling_seconds(trainer) if options.sample_count else 0.0
 
     during = options.validations * (per_item * task.valid_items + saving)
-    if options.sample_every:  # how many there will be is not known yet
+    if options.sample_every:  # their number is not known yet
         during += 2 * sampling
     return during, per_item * task.final_items + 2 * saving + sampling + OTHER_SECONDS
 

@@ -38,7 +38,7 @@ class Recipe:
     labels: Optional[str] = None  # images: only those with these labels, "0-4,7"
     image_filter: Optional[str] = None  # images: only those that pass, of selection.FILTERS
     lora_rank: Optional[int] = None  # learn an adapter of this rank; the model stays as it is
-    lora_alpha: Optional[float] = None  # what is added is times alpha / rank; None: 1
+    lora_alpha: Optional[float] = None  # the adapter's output is times alpha / rank; None: 1
     lora_modules: Optional[str] = None  # names of linear maps, with commas; None: all but predictor
     limit_train: Optional[int] = None  # images or bytes, for trials
 
@@ -98,7 +98,7 @@ _TEXT = {
     "head": {"type": "categorical"}, "modality": {"type": "bytes"},
 }
 
-# As transformers writes them. No id ends a text: what is trained on has no end.
+# Configurations as transformers writes them. No id ends a text: training data has no end.
 _RWKV7 = {
     "architectures": ["Rwkv7ForCausalLM"], "model_type": "rwkv7", "vocab_size": 1024, "hidden_size": 256,
     "num_hidden_layers": 4, "head_dim": 64, "num_heads": 4, "intermediate_size": 1024,

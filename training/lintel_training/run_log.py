@@ -37,7 +37,7 @@ class RunLog:
         path = os.path.join(directory, NAME)
         kept = []
         if resumed_step is not None and os.path.exists(path):
-            # What the run did after its last checkpoint will be done again.
+            # Steps after the last checkpoint will be done again.
             kept = [line for line in read_log(directory) if line.get("step", 0) <= resumed_step]
         write_atomically(path, "".join(_line(entry) for entry in kept).encode())
         self._file = open(path, "a", encoding="utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which images of a data set to train on: by their label, or by how they are drawn.
+"""Selects the images of a data set to train on: by their label, or by how they are drawn.
 
 A selection looks at one image at a time, so that training, validation and test images are chosen alike.
 """

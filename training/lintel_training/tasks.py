@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run trains on: its data, its unit of loss and its validation and test figures."""
+"""The task of a run: its data, its unit of loss and its validation and test figures."""
 
 import hashlib
 import os

@@ -10,7 +10,7 @@ from .evaluate import bytes_of_windows, text_nats, text_windows, token_nats
 from .sample import sample_tokens
 from .vocabulary import TOKENIZER, TOKENIZER_CONFIG, encoded
 
-# What transformers needs to load tokenizer.json by itself.
+# The file that transformers needs to load tokenizer.json by itself.
 _CLASS = b'{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}\n'
 
 

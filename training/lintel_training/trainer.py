@@ -31,7 +31,7 @@ MAX_SKIPPED = 100
 
 
 class Options:
-    """How a run is carried out; none of this changes which updates are made."""
+    """Options of a run; none of them changes which updates are made."""
 
     def __init__(self, out, device, compile="none", cuda_graphs=False, checkpointing=False,
                  time_budget=None, began=None, log_every=50, validations=6, save_seconds=120.0,
@@ -106,7 +106,7 @@ class Trainer:
 
     def _restore(self, state):
         config = config_of(json.loads(state["config"]))
-        # It follows from the recipe, and runs of before did not note it.
+        # trained_length follows from the recipe, and earlier runs did not note it.
         config = replace(config, trained_length=self.config.trained_length)
         recipe = {**Recipe().to_dict(), **json.loads(state["recipe"])}
         differing = [key for key, mine, theirs in (
@@ -135,7 +135,7 @@ class Trainer:
         checkpoint.set_rng_state(state["rng"], self.options.device)
 
     def _data(self):
-        """What the run is trained and validated on, without names: a file may be moved."""
+        """The data that the run is trained and validated on, without names: a file may be moved."""
         return {part: {k: v for k, v in self.task.facts[part].items() if k != "file"}
                 for part in ("train", "validation")}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of whole runs share: a directory, tiny images, and runs of tiny models in it."""
+"""Code common to tests of whole runs: a directory, tiny images, and runs of tiny models in it."""
 
 import contextlib
 import io
@@ -50,7 +50,7 @@ class RunCase(unittest.TestCase):
         return train.make_trainer(args)
 
     def refusal(self, *flags):
-        """What a run with flags that make no sense says."""
+        """The error of a run with flags that make no sense."""
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as caught:
             train.main(["--preset", "mnist-linear-small", "--data", self.path("mnist"), "--out",

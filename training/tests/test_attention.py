@@ -33,7 +33,7 @@ def naive_linear(q, k, v, eps):
 
 
 def streaming_visible(bucket, chunk_size):
-    """What the last of the positions sees: a sort by (bucket, position), cut into chunks."""
+    """The positions that the last one sees: a sort by (bucket, position), cut into chunks."""
     order = sorted(range(len(bucket)), key=lambda s: (bucket[s], s))
     rank = {s: r for r, s in enumerate(order)}
     mine = rank[len(bucket) - 1] // chunk_size

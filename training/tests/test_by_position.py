@@ -57,7 +57,7 @@ class LikelihoodTest(RunCase):
                 if offset < len(TEXT) - 256:
                     continue
                 block = (offset - (len(TEXT) - 256)) // first
-                begin = len(TEXT) - 256 + block * first - first  # where the sequence may start
+                begin = len(TEXT) - 256 + block * first - first  # the possible beginning of the sequence
                 start = int((offsets < begin).sum())
                 with torch.no_grad():
                     outputs = model(text.ids[start:token].unsqueeze(0))

@@ -44,7 +44,7 @@ def random_rule(length, decay_width, seed=1):
 
     keys = torch.nn.functional.normalize(normal(2, 3, length, 6), dim=-1)
     rate = torch.sigmoid(normal(2, 3, length, 1))
-    # Of a vector as small as RWKV-7's; of one number also far below.
+    # Decays of a vector are as small as RWKV-7's; those of one number are also far below.
     decay = (-0.6065 if decay_width > 1 else -8.0) * torch.sigmoid(normal(2, 3, length, decay_width) + 1)
     inputs = [decay, normal(2, 3, length, 6), normal(2, 3, length, 6), normal(2, 3, length, 5), keys,
               rate * keys, normal(2, 3, 6, 5)]

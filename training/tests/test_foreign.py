@@ -20,7 +20,7 @@ FLAGS = ("--heads", "2", "--position-encoding", "learned")
 
 
 class Stranger:
-    """What no checkpoint of tensors holds."""
+    """A class that no checkpoint of tensors holds."""
 
     def __init__(self):
         self.items = [1, {"a": 2.5}]

@@ -16,7 +16,7 @@ SYMBOLS, WIDTH, HEADS, D, INNER, LAYERS = 19, 12, 3, 4, 20, 2
 
 
 class Attention(nn.Module):
-    """With the names and shapes of RelPartialLearnableMultiHeadAttn."""
+    """Has the names and shapes of RelPartialLearnableMultiHeadAttn."""
 
     def __init__(self, pre_lnorm, untied):
         super().__init__()
@@ -56,7 +56,7 @@ def sinusoid(distance):
 
 
 class FeedForward(nn.Module):
-    """Of PositionwiseFF."""
+    """Has the parameters of PositionwiseFF."""
 
     def __init__(self, pre_lnorm):
         super().__init__()
@@ -79,7 +79,7 @@ class Layer(nn.Module):
 
 
 class TransformerXl(nn.Module):
-    """With the names of MemTransformerLM, where there are no clusters."""
+    """Has the names of MemTransformerLM, where there are no clusters."""
 
     def __init__(self, tgt_len=5, mem_len=7, clamp_len=-1, same_length=False, pre_lnorm=False, untied=False,
                  d_embed=WIDTH):

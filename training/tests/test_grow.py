@@ -12,7 +12,7 @@ from lintel_training.export import export_model, start_from
 from lintel_training.grow import grown
 from lintel_training.model import Model, initialise
 
-# Of the small model's sizes, see small.config.
+# Sizes larger than the small model's, see small.config.
 WIDER = {"d_model": 24, "n_heads": 4, "d_ff": 60}
 DEEPER = {"n_layers": 5}
 

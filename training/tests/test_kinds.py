@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kinds.json declares of every kind of attention is what the training package makes of it."""
+"""The training package makes of every kind of attention what kinds.json declares."""
 
 import contextlib
 import unittest

@@ -46,7 +46,7 @@ class LogSpaceTest(unittest.TestCase):
             a, b = 30 * random(1, 2, 60, 6) + scale, 30 * random(1, 2, 60, 6, seed=1) + scale
             self.assertFalse(torch.isfinite(torch.exp(a + b)).all() and (torch.exp(a + b) > 0).all())
             self.check(a, b, random(1, 2, 60, 4, seed=2), 0.0)
-        # Where eps outweighs everything, the published form gives 0 and so do both.
+        # With an eps that outweighs everything, the published form gives 0 and so do both.
         a = torch.full((1, 1, 20, 3), -100.0)
         self.check(a, a, random(1, 1, 20, 4), 1e-6)
 

@@ -105,7 +105,7 @@ class LoraTest(unittest.TestCase):
             self.assertGreater((changed(TOKENS) - off).abs().max(), 0.1)
 
     def test_only_maps_that_are_read_and_named_learn(self):
-        model = small.model(small.ATTENTIONS["lsh"])  # whose keys are stored and not read
+        model = small.model(small.ATTENTIONS["lsh"])  # its keys are stored and not read
         paths = adapt(model, 2, 1.0, ("key_projection", "query_projection", "linear1"))
         self.assertEqual(len(paths), 4)
         self.assertFalse([p for p in paths if "key_projection" in p])

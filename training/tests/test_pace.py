@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a run takes: schedules, time budgets, and the reported speed."""
+"""The time of a run: schedules, time budgets, and the reported speed."""
 
 import time
 import unittest

@@ -20,7 +20,7 @@ def module_of(kind):
 
 
 def projections_of(kind):
-    """What a type has beside out_projection: `name`, `has_bias`, `is_read`. No key changes that."""
+    """Projections that a type has beside out_projection: `name`, `has_bias`, `is_read`. No key changes that."""
     return KINDS[kind]["samples"][0]["projections"]
 
 

@@ -116,7 +116,7 @@ def unused_keys(name):
 
 
 def contradiction(attention, keys, config):
-    """What does not go together in the keys of linear attention; None where all does.
+    """The contradiction in the keys of linear attention; None where there is none.
 
     keys: as kinds.json declares them. config: of the model.
     """

@@ -86,7 +86,7 @@ def hash_buckets(q, planes):
 
 
 class LshOrder:
-    """What the streaming computation sees of one round's buckets [B, H, N].
+    """The view of the streaming computation of one round's buckets [B, H, N].
 
     A position t sorts positions 0..t by (bucket, position) and sees its own chunk of the sorted
     sequence and the one before. The rank of s in that sort is the number of u <= t in a smaller
@@ -105,7 +105,7 @@ class LshOrder:
 
     @torch.no_grad()
     def visible(self, first=0, end=None):
-        """Which keys positions first to end - 1 see: bool [B, H, end - first, end]."""
+        """The keys that positions first to end - 1 see: bool [B, H, end - first, end]."""
         end = end or self._bucket.shape[-1]
         bucket, own = self._bucket[:, :, :end], self._own[:, :, :end]
         smaller = self._smaller[:, :, first:end]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several kinds of attention share, parallel over the sequence.
+"""Parts common to several kinds of attention, parallel over the sequence.
 
 Index letters: B sequences, H heads, N positions, D width of a query, key or value, R hash rounds,
 C positions in a chunk. All inputs are [B, H, N, D].
@@ -27,9 +27,9 @@ class Inner(nn.Module):
     position at a time. Both get the projections that the kind reads, in the order of kinds.json.
     """
 
-    compiles = True  # whether torch.compile is worth its time for validation, too
+    compiles = True  # True: torch.compile is worth its time for validation, too
     eval_batch = 128  # sequences of an evaluation's forward pass
-    samples_cheaply = False  # whether the state is small enough to draw samples while training
+    samples_cheaply = False  # True: the state is small enough to draw samples while training
 
     def __init__(self, attention, config):
         """attention: of config.py, with the keys of the kind as attributes."""
@@ -38,7 +38,7 @@ class Inner(nn.Module):
 
     @staticmethod
     def widths(attention, config, names):
-        """Of the projections of these names."""
+        """Widths of the projections of these names."""
         return [config.n_heads * config.d_head] * len(names)
 
     @staticmethod
@@ -48,7 +48,7 @@ class Inner(nn.Module):
 
     @staticmethod
     def contradiction(attention, config):
-        """What does not go together in the kind's keys, or with the model; None where all does."""
+        """The contradiction in the kind's keys, or with the model; None where there is none."""
 
     def initialise(self, normal):
         """Fills the own tensors; normal(tensor, std) draws."""
@@ -102,7 +102,7 @@ class KeyValueState:
         self.k, self.v = (torch.zeros(batch, heads, length, d, device=device) for _ in "kv")
 
     def hidden(self, t):
-        """What position t does not see: bool [t + 1] or [H, t + 1]; None where it sees all."""
+        """The positions that t does not see: bool [t + 1] or [H, t + 1]; None where it sees all."""
         return None
 
     def step(self, q, k, v, t):

@@ -16,7 +16,7 @@ class PatternAttention(Inner):
     """softmax(q.k * scale) v over the positions that visible() names."""
 
     def visible(self, t, s):
-        """Whether queries at t see keys at s: int64 [n, 1] and [1, m] -> bool [n, m] or [H, n, m].
+        """True where queries at t see keys at s: int64 [n, 1] and [1, m] -> bool [n, m] or [H, n, m].
 
         Only s <= t is asked for; s = t has to be True.
         """
@@ -37,7 +37,7 @@ class PatternAttention(Inner):
 
 
 class PatternState(KeyValueState):
-    """Of which a step reads what visible() names."""
+    """A state of which a step reads the positions that visible() names."""
 
     def hidden(self, t):
         position = torch.arange(t + 1, device=self.k.device).unsqueeze(0)

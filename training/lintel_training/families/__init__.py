@@ -10,7 +10,7 @@ FAMILIES = {"rwkv7": Rwkv7, "qwen3_5_text": Qwen35}
 
 
 def is_family(data):
-    """Whether a parsed config.json is one of a Hugging Face directory."""
+    """Returns whether a parsed config.json is one of a Hugging Face directory."""
     return isinstance(data, dict) and "model_type" in data
 
 

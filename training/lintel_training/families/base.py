@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the models of Hugging Face directories share. Their `state_dict` has the tensors' names there."""
+"""Parts common to the models of Hugging Face directories. Their `state_dict` has the tensors' names there."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from . import delta_rule
 
 
 def precise(x):
-    """As float32, where autocast made it narrower."""
+    """x as float32, where autocast made it narrower."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -33,7 +33,7 @@ class FamilyModel(nn.Module):
     dimension is B (`zero_state`), and rule computes the recurrence (delta_rule.py).
     """
 
-    # Whether a state has a constant size, so that training can carry it from window to window.
+    # True: a state has a constant size, so that training can carry it from window to window.
     has_constant_state = True
 
     def __init__(self, config, dropout=0.0):
@@ -67,7 +67,7 @@ class FamilyModel(nn.Module):
         return Session(self, batch)
 
     def is_decayed(self, name, parameter):
-        """Whether weight decay applies: to matrices of linear maps, but not to low-rank pairs."""
+        """Returns whether weight decay applies: to matrices of linear maps, but not to low-rank pairs."""
         return name.endswith(".weight") and parameter.dim() == 2 and "emb" not in name and \
             not name.startswith(("head.", "lm_head."))
 

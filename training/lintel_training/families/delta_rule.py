@@ -44,7 +44,7 @@ def chunked(log_decay, q, k, v, c, b, state):
     log_decay, q, k, v, c, b = (_in_chunks(x) for x in (log_decay, q, k, v, c, b))
     after = log_decay.cumsum(-2)
     before, total = after - log_decay, after[..., -1:, :]
-    from_state = torch.cat([c * before.exp(), q * after.exp()], -2)  # what reads S_0: [2C, K]
+    from_state = torch.cat([c * before.exp(), q * after.exp()], -2)  # reads S_0: [2C, K]
     scores = _scores(from_state, torch.cat([c, q], -2), torch.cat([before, after], -2),
                      torch.cat([b, k], -2), torch.cat([after, after], -2))
     c_rows, q_rows = scores.chunk(2, -2)
@@ -81,7 +81,7 @@ def _in_chunks(x):
 
 
 def _scores(scaled, rows, rows_decay, columns, columns_decay):
-    """What a token reads of those before it: rows [2C, K] of c and q against columns [2C, K] of b and k.
+    """Reads of a token from those before it: rows [2C, K] of c and q against columns [2C, K] of b and k.
 
     c meets the tokens before its own, q its own, too. scaled: rows times exp(rows_decay).
     """
