@@ -27,7 +27,7 @@ endif()
 
 set(doc "${CMAKE_INSTALL_PREFIX}/share/doc/lintel")
 if(prefix STREQUAL "/usr")
-  # As Debian wants them.
+  # The notices as Debian wants them.
   file(READ "${root}/NOTICE" notice)
   string(REGEX REPLACE "\n\n" "\n.\n" notice "${notice}")
   string(REGEX REPLACE "(^|\n)([^\n])" "\\1 \\2" NOTICE "${notice}")
