@@ -11,7 +11,7 @@ if(LINTEL_TESTS)
 endif()
 find_package(Protobuf REQUIRED)  # module mode, and before gRPC
 find_package(gRPC CONFIG REQUIRED)
-if(CMAKE_CROSSCOMPILING)  # what writes sources runs on this machine
+if(CMAKE_CROSSCOMPILING)  # generators of sources run on this machine
   foreach(plugin grpc_cpp_plugin grpc_python_plugin)
     find_program(LINTEL_HOST_${plugin} ${plugin} REQUIRED)
     set_target_properties(gRPC::${plugin} PROPERTIES IMPORTED_LOCATION_NONE ${LINTEL_HOST_${plugin}})

@@ -22,7 +22,8 @@ libraries=$tree/lib/lintel
 notices=$tree/share/doc/lintel/libraries
 mkdir -p "$libraries" "$notices"
 
-# Of the system that runs the programs, always: they belong to its loader and to its names of users and hosts.
+# Libraries of glibc are always those of the system that runs the programs: they belong to its loader and to its names
+# of users and hosts.
 is_glibc() {
   [[ $1 =~ ^(ld-linux.*|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl|nsl|nss_[a-z]+|thread_db)\.so.*)$ ]]
 }

@@ -168,7 +168,7 @@ def across_restarts(arguments: argparse.Namespace, model: pathlib.Path, store: p
 
 
 def in_llama_cpp(arguments: argparse.Namespace, address: str, history: list[dict], longer: list[dict]) -> dict:
-    """What scripts/chat_demo_peer.mjs measures of the same token ids."""
+    """The measurements of scripts/chat_demo_peer.mjs for the same token ids."""
     ids = []
     for messages in (history, longer):
         request = {"model": "m", "messages": messages, "add_generation_prompt": messages is longer}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts/cluster_demo.sh runs when all is built: a Redis Cluster, three servers, a client, and blows to them.
+"""The last step of scripts/cluster_demo.sh: a Redis Cluster, three servers, a client, and blows to them.
 
 Python's standard library alone: the client speaks lines of JSON over HTTP.
 """
@@ -146,7 +146,7 @@ class Artist(threading.Thread):
         super().__init__(daemon=True)
         self.servers, self.serving, self.over = servers, 0, False
         self.digits: list[list[int]] = []  # whole ones; digit i has the seed i + 1
-        self.times: list[float] = []  # when a token came
+        self.times: list[float] = []  # times of the tokens
         self.tries = 0
         self.wrong: list[str] = []
 

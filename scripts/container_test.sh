@@ -55,7 +55,7 @@ events_logger = "none"
 EOT
   export CONTAINERS_STORAGE_CONF=$work/storage.conf CONTAINERS_CONF=$work/containers.conf
   export BUILDAH_FORMAT=docker  # the OCI format has no HEALTHCHECK
-  export TMPDIR=$work/tmp  # where it keeps the build's ccache
+  export TMPDIR=$work/tmp  # the place of the build's ccache
   mkdir -p "$TMPDIR"
 }
 

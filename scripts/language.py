@@ -28,7 +28,7 @@ def git(*arguments: str) -> list[str]:
 
 
 def in_files(paths: list[str]) -> list[str]:
-    """What there is to say of the tracked files under paths, a line each."""
+    """Findings in the tracked files under paths, a line each."""
     found = []
     for name in git("ls-files", "--", *paths):
         if pathlib.Path(name).suffix not in SUFFIXES or SKIPPED.match(name):
@@ -44,7 +44,7 @@ def in_files(paths: list[str]) -> list[str]:
 
 
 def in_commits() -> list[str]:
-    """What there is to say of the subjects of commits since this check exists."""
+    """Findings in the subjects of commits since this check exists."""
     first = git("log", "--diff-filter=A", "--format=%H", "--", "scripts/language.py")
     if not first:
         return []

@@ -121,7 +121,7 @@ def build_tree(tree: pathlib.Path, build: pathlib.Path, runs: list[str]) -> None
 
 
 class Outcome:
-    """How one run of tests ended: whether it failed, and the test that did."""
+    """The end of one run of tests: whether it failed, and the test that did."""
 
     def __init__(self, run: str, status: int | None, output: str):
         self.failed = status != 0

@@ -85,7 +85,7 @@ cp -r client/python "$out/wheel/client/"
 "$python" -m pip wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir "$out" "$out/wheel/client/python"
 rm -rf "$out/wheel"
 
-# With the interfaces, which lie above it here.
+# Copies the client with the interfaces, which lie above it here.
 mkdir "$out/node"
 cp -r client/node/. proto "$out/node/"
 (cd "$out/node" && npm pack --silent --pack-destination "$out" >/dev/null)

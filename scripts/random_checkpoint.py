@@ -112,7 +112,7 @@ def rwkv(shape):
 
 
 def is_gain(name):
-    """Whether the tensor is a factor near one, not a difference from it."""
+    """True if the tensor is a factor near one, not a difference from it."""
     return ".ln" in name and name.endswith(".weight") or name.endswith(("linear_attn.norm.weight", "att.k_k"))
 
 

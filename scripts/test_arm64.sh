@@ -51,7 +51,7 @@ trap clean_up EXIT
 step "packages of this machine: installed where missing"
 scripts/setup.sh --arm64
 
-# What cmake/packages.cmake asks for, and what qemu's programs load.
+# Packages that cmake/packages.cmake asks for, and those that qemu's programs load.
 packages=(
   libc6-dev libstdc++6 libgomp1 libhwy-dev libdnnl-dev nlohmann-json3-dev libssl-dev catch2
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libspdlog-dev libcli11-dev libpng-dev

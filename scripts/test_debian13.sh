@@ -38,7 +38,7 @@ skip() {
   exit 77
 }
 
-# In the root, or here where this is Debian 13: JOBS TARGET...
+# Steps in the root, or here where this is Debian 13: JOBS TARGET...
 steps='
   source scripts/steps.sh
   export CMAKE_BUILD_PARALLEL_LEVEL=$1
