@@ -15,7 +15,7 @@ namespace lintel {
 //     specks that are small beside the largest stroke are left out
 //   - lines thinner than MNIST's are made as wide as those
 //
-// Whether the ink is darker or lighter than the ground, the border says. Throws
+// The border says if the ink is darker or lighter than the ground. Throws
 // std::invalid_argument where there is nothing but ground. REQUIRES: height and width 1 or more,
 // the photo not empty.
 GrayImage fit_digit(const GrayImage& photo, int height, int width);

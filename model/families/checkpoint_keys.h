@@ -21,8 +21,8 @@ namespace lintel {
 // is not said. Every get marks its key as known; null is as absent. All throw ModelError naming the
 // file, the key, what was found and what was expected.
 //
-// Of the keys that a family does not mark, one list for all families has those without an effect,
-// and another those that change what is computed, which are refused. What is in neither is unknown.
+// Keys that a family does not mark are looked up in two lists for all families: keys without an
+// effect, and keys that change what is computed, which are refused. A key in neither is unknown.
 class CheckpointKeys {
  public:
   // path: of this object within the file, "" or "text_config.". REQUIRES: object outlives this.

@@ -39,8 +39,8 @@ class LayerState {
   // as if they had never been fed. REQUIRES: the step had announced drafts, and nothing else
   // was asked of the state since.
   //
-  // What the memory holds of the drafts is zeroed here; or, where those that stay enter the state
-  // with the rows of the next step, there or in settle(), the earlier of the two.
+  // The memory of the drafts is zeroed here; or, if rows that stay enter the state with the next
+  // step, there or in settle(), the earlier of the two.
   virtual void rollback(std::size_t num_rows) = 0;
   // The state depends on no memory but its own from here on. Before anything but the next step is
   // asked of a state that had drafts.

@@ -264,14 +264,14 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   }
 
  protected:
-  // Of a message, which is cleared. is_last: the request has ended well.
+  // Fills a message that has been cleared. is_last: the request has ended well.
   virtual void fill(std::span<const OutboxEntry> entries, bool is_last, Response& message) = 0;
-  // Whether fill() makes the first message as soon as the request is accepted, without entries;
-  // else the answer's headers go out then.
+  // True if fill() makes the first message, without entries, as soon as the request is accepted.
+  // Otherwise the answer's headers are sent then.
   virtual bool has_first_message() const { return false; }
-  // Asked after fill(): whether the call ends with this message, though the request runs.
+  // True after fill() if the call ends with this message, though the request runs.
   virtual bool ends_early() const { return false; }
-  // Of the last message of a call that ended early: what the request had used.
+  // Adds what the request had used to the last message of a call that ended early.
   virtual void add_use(TokenUse /*used*/, Response& /*message*/) noexcept {}
   // The times of the samples that have finished. REQUIRES: run().
   SampleTimes times() const { return outbox()->times(); }
@@ -305,7 +305,7 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
     conclude(nullptr, std::move(status), used);
   }
 
-  // What OnCancel finds, which may come before run() does.
+  // The stream that OnCancel() finds; null if that comes before run().
   std::shared_ptr<TokenStream> outbox() const EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return outbox_;

@@ -42,7 +42,7 @@ void add(std::vector<MetricFamily>& out, MetricType type, const char* name, cons
   out.push_back({name, help, type, {metric}});
 }
 
-// When the machine was started, in seconds of Unix time; 0 where it cannot be read.
+// The time at which the machine was started, in seconds of Unix time; 0 if it cannot be read.
 double boot_time() {
   std::ifstream in("/proc/stat");
   for (std::string line; std::getline(in, line);) {
@@ -188,7 +188,7 @@ void collect_models(const ModelRegistry& models, const ModelTotals& totals,
       bytes.add(labels, adapter->weights->bytes());
     }
   }
-  // Of all versions of a name, one that is being unloaded included.
+  // Totals include all versions of a name, also one that is being unloaded.
   Family weights(out, MetricType::Gauge, "model_weight_bytes", "Memory of a model's weights");
   Family workers(out, MetricType::Gauge, "workers", "Threads that step a model");
   Family limit(out, MetricType::Gauge, "batch_rows_limit", "Rows a worker's step can have");
@@ -418,7 +418,7 @@ void collect_chat_states(const StoredChatStates& states, std::vector<MetricFamil
       .add({}, stats.restored);
 }
 
-// Of a store that several servers share.
+// Collects the figures of a store that several servers share.
 void collect_shared_store(const SessionStorage::Health& health, std::vector<MetricFamily>& out) {
   Family(out, MetricType::Counter, "session_claims_total",
          "Sessions that calls asked the store for: granted, or held by another server")
@@ -447,7 +447,7 @@ void collect_shared_store(const SessionStorage::Health& health, std::vector<Metr
       .add({}, health.clocks_differ ? 1 : 0);
 }
 
-// Of --session-store.
+// Collects the figures of --session-store.
 void collect_store(const PersistentSessions& durable, std::chrono::duration<double> recovery_time,
                    std::vector<MetricFamily>& out) {
   const SessionStorage::Health health = durable.health();

@@ -37,7 +37,7 @@ HttpAnswer health_page(const std::string& why_not) {
           page.dump()};
 }
 
-// Of the text of the metrics and what it is made of, while they are collected.
+// Bounds the text of the metrics and what it is made of, while they are collected.
 constexpr std::size_t kMetricsBytes = std::size_t{256} << 10;
 
 // There are never more connections than the descriptors that Listener keeps for them.

@@ -49,7 +49,7 @@ grpc::Status invalid_argument(const std::vector<FieldViolation>& violations);
 // The same with google.rpc.ErrorInfo: for what a program distinguishes by the reason.
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, const char* reason);
 
-// What a status says, from its details.
+// The details of a status.
 struct StatusDetails {
   std::string reason;                                   // of google.rpc.ErrorInfo; empty: none
   std::vector<FieldViolation> violations;               // of google.rpc.BadRequest

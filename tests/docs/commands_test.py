@@ -41,7 +41,7 @@ NOT_RUN = [
     ("docs/messages.md", "export ANTHROPIC_BASE_URL", "starts Claude Code: tests/claude_code does"),
     ("docs/operations.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),
 ]
-# What a page's answers have among them.
+# Texts that the answers of a page contain.
 ANSWERS = {"docs/chat.md": ['"role":"assistant"', '"cached_tokens"', '"previous_response_id":"resp_'],
            "docs/messages.md": ["event: message_start", "event: content_block_delta", "event: message_stop"],
            "docs/ollama.md": ['"done_reason":"length"'],

@@ -75,8 +75,8 @@ class HttpRoutes {
   };
   // A path without {} wins over one with it, then the earlier added.
   Found find(std::string_view method, std::string_view path) const;
-  // Of a path, with a route or without: the one with the longest path. Where none was added that
-  // fits, HttpProtocol as it is.
+  // The protocol of a path, which may have no route: the one added with the longest path that fits,
+  // or a default HttpProtocol if none does.
   const HttpProtocol& protocol_of(std::string_view path) const;
   // The routes in the order in which they were added, for tests. Valid until another is added.
   std::vector<const HttpRoute*> all() const;

@@ -237,7 +237,7 @@ TEST_CASE("sums in f32 stay right over ten million and a hundred million tokens"
   CHECK(error_after(stream, is_whole ? 0 : 9'000'000, 10'000'000, false) < 1e-4);
   CHECK(error_after(stream, is_whole ? 0 : 99'000'000, 100'000'000, false) < 5e-4);
   CHECK(error_after(stream, 900'000'000, 901'000'000, false) < 5e-4);
-  // What rounding to nearest did, where nothing is drawn.
+  // The error of rounding to nearest, where nothing is drawn, is larger.
   if (is_whole) CHECK(error_after(stream, 0, 10'000'000, true) > 1e-3);
   CHECK(error_after(stream, 100'000'000, 104'000'000, true) > 1e-2);
 }
