@@ -397,6 +397,18 @@ TEST_CASE("errors of messages have Anthropic's form, type and status") {
   CHECK_THAT(named.body, Contains("stop_sequences"));
 }
 
+TEST_CASE("a tool that cannot be compiled is named, whatever server tools stand before it") {
+  MessagesServer server({"a"});
+  ojson body = question_of("Hi");
+  body["tools"] = ojson::parse(R"([{"type": "web_search_20250305", "name": "web_search"},
+      {"name": "weather", "strict": true, "input_schema": {"type": "object",
+       "properties": {"city": {"type": "string", "contains": {}}}}}])");
+  const HttpReply reply = server.send(body);
+  CHECK(reply.status == 400);
+  CHECK(ojson::parse(reply.body)["error"]["message"] ==
+        "tools: weather#/properties/city: contains");
+}
+
 TEST_CASE("a server that ends answers 529 with overloaded_error") {
   MessagesServer server({"a"});
   const lintel::HttpAnswer answer = messages_protocol().refuse({}, 503, shutting_down());

@@ -215,6 +215,27 @@ TEST_CASE("responses: tools and items that run elsewhere are left out, and a hea
   CHECK(ojson::parse(server.create(body).body)["error"]["param"] == "tool_choice");
 }
 
+TEST_CASE("responses: a tool that cannot be compiled is named, whatever tools stand before it") {
+  ResponseServer server;
+  const ojson parameters = ojson::parse(R"({"type": "object",
+      "properties": {"city": {"type": "string", "contains": {}}}})");
+  const ojson weather = {{"name", "weather"}, {"strict", true}, {"parameters", parameters}};
+  ojson flat = {{"type", "function"}};
+  flat.update(weather);
+  ojson body = asked_for("Hello");
+  body["tools"] = ojson::array({{{"type", "web_search"}}, flat});
+  ojson chat = {{"messages", ojson::array({{{"role", "user"}, {"content", "Hello"}}})}};
+  chat["tools"] = ojson::array({{{"type", "function"}, {"function", {{"name", "other"}}}},
+                                {{"type", "function"}, {"function", weather}}});
+  for (const HttpReply& reply :
+       {server.create(body), post(server.port(), "/v1/chat/completions", chat.dump())}) {
+    CHECK(reply.status == 400);
+    const ojson error = ojson::parse(reply.body)["error"];
+    CHECK(error["code"] == "unsupported_schema");
+    CHECK(error["message"] == "tools: weather#/properties/city: contains");
+  }
+}
+
 TEST_CASE("responses: a custom tool is called with a text of its format, and its result is read") {
   ResponseServer server;
   ojson body = asked_for("Which day?", 400);
