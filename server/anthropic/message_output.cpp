@@ -27,7 +27,10 @@ std::string typed_event(const char* type, const Json& members) {
 
 void MessageOutput::note(const v1::ChatResponse& message) {
   if (options_.model.empty()) options_.model = message.model();
-  if (message.prompt_tokens() > 0) usage_.set_prompt_tokens(message.prompt_tokens());
+  if (message.prompt_tokens() > 0) {
+    usage_.set_prompt_tokens(message.prompt_tokens());
+    usage_.set_cached_tokens(message.cached_tokens());
+  }
   if (message.has_usage()) usage_ = message.usage();
   if (message.finished_size() > 0) finish_ = message.finished(message.finished_size() - 1);
 }

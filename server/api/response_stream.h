@@ -6,6 +6,7 @@
 #include <grpcpp/support/status.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
@@ -273,6 +274,8 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   virtual bool ends_early() const { return false; }
   // Adds what the request had used to the last message of a call that ended early.
   virtual void add_use(TokenUse /*used*/, Response& /*message*/) noexcept {}
+  // Tokens of the prompt that were not read, known from the first token on. REQUIRES: run().
+  std::int64_t cached_tokens() const { return outbox()->cached_tokens(); }
   // The times of the samples that have finished. REQUIRES: run().
   SampleTimes times() const { return outbox()->times(); }
   // The request is over: ends the call by finish(), now or later. `last`: the message that is to be

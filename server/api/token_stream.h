@@ -118,6 +118,8 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   void gone() noexcept EXCLUDES(mutex_);
   // The times of the samples that have finished, dropped ones included.
   SampleTimes times() const EXCLUDES(mutex_);
+  // As RequestHandle's.
+  std::int64_t cached_tokens() const { return handle_.cached_tokens(); }
 
   bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
   bool has_room() const override EXCLUDES(mutex_);

@@ -185,6 +185,7 @@ void SequenceGroup::begin_behind_prefix(TimePoint now) {
   }
   if (beginning.keep_call_at > 0) keep_at_.push_back({beginning.keep_call_at, KeptFor::kCall});
   samples_.front().begin_behind(beginning.cached, next_kept());
+  control_->cached_tokens.store(beginning.cached);
   const std::int64_t left = static_cast<std::int64_t>(request.prompt.size()) - beginning.cached;
   if (readings_ == nullptr || left < prefixes_->least_tokens()) return;
   reading_ = readings_->begin(prefix_key(), request.prompt, beginning.cached, now);

@@ -164,6 +164,8 @@ struct RequestControl {
   // a resume that comes between the refusal and the end of the step is not lost, and an old one
   // does not undo a later pause.
   std::atomic<bool> resumed{false};
+  // Of the prompt, not read: set before the request's first token.
+  std::atomic<std::int64_t> cached_tokens{0};
 };
 
 // A request as its caller knows it: made first and given to Scheduler::submit, so that a sink has
@@ -172,6 +174,9 @@ struct RequestControl {
 class RequestHandle {
  public:
   RequestHandle() : control_(std::make_shared<RequestControl>()) {}
+
+  // SampleResult::cached_tokens of all samples, known from the request's first token on.
+  std::int64_t cached_tokens() const { return control_->cached_tokens.load(); }
 
  private:
   friend class Scheduler;

@@ -20,6 +20,7 @@ void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
   if (!model_.empty()) {
     message.set_model(std::exchange(model_, {}));
     message.set_fingerprint(std::exchange(fingerprint_, {}));
+    message.set_cached_tokens(cached_tokens());  // the first message has a token
   }
   writer_.fill(entries, is_last, message);
 }

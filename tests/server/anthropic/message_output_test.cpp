@@ -57,6 +57,7 @@ std::vector<v1::ChatResponse> whole_answer() {
   v1::ChatResponse first = reasoning_piece("Let me ");
   first.set_model("m");
   first.set_prompt_tokens(10);
+  first.set_cached_tokens(4);
   return {first,
           reasoning_piece("see."),
           content_piece("I "),
@@ -97,7 +98,7 @@ std::vector<ojson> parsed_events(const std::string& text) {
 TEST_CASE("events of an answer come in Anthropic's order, each block with its index") {
   CHECK(events_of(whole_answer()) ==
         R"(event: message_start
-data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":10,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":0,"output_tokens_details":{"thinking_tokens":0}}}}
+data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":6,"cache_creation_input_tokens":0,"cache_read_input_tokens":4,"output_tokens":0,"output_tokens_details":{"thinking_tokens":0}}}}
 
 event: content_block_start
 data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}

@@ -305,6 +305,25 @@ TEST_CASE("a conversation over messages reads each turn once") {
   }
 }
 
+TEST_CASE("message_start of a stream counts cached tokens as the end of the stream does") {
+  MessagesServer server({"Well", ", yes"});
+  ojson body = question_of(std::string(600, 'a'));
+  const ojson message = server.answered(body);
+  body["messages"].push_back({{"role", "assistant"}, {"content", message["content"]}});
+  body["messages"].push_back(said_by_user("And then?"));
+  body["stream"] = true;
+  const HttpReply streamed = server.send(body);
+  REQUIRE(streamed.status == 200);
+  const std::size_t start = streamed.body.find("data: ") + 6;
+  const ojson first = ojson::parse(
+      streamed.body.substr(start, streamed.body.find("\n\n", start) - start))["message"]["usage"];
+  const ojson last = message_of_events(streamed.body)["usage"];
+  CHECK(last["cache_read_input_tokens"].get<int>() > 500);
+  for (const char* const name : {"input_tokens", "cache_read_input_tokens"}) {
+    CHECK(first[name] == last[name]);
+  }
+}
+
 // A recorded value, whose texts are "$filler N" in the place of N characters.
 ojson with_texts(const ojson& value) {
   constexpr std::string_view kMark = "$filler ";
