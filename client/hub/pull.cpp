@@ -268,9 +268,10 @@ class PartedFiles {
   std::map<std::string, Whole> wholes_;
 };
 
+bool is_of_word(char c) { return is_alphanumeric(c) || c == '_'; }
+
 // True if `word` is in `text` with no letter, digit or '_' before or after it.
 bool has_word(std::string_view text, std::string_view word) {
-  const auto is_of_word = [](char c) { return is_alphanumeric(c) || c == '_'; };
   for (std::size_t at = text.find(word); at != std::string_view::npos;
        at = text.find(word, at + 1)) {
     const std::size_t end = at + word.size();
@@ -281,18 +282,10 @@ bool has_word(std::string_view text, std::string_view word) {
   return false;
 }
 
-// The .gguf files that have `quant` in their names: as whole words, where one has it so, since F16
-// is not BF16.
-std::vector<std::string> models_of_quant(const PartedFiles& gguf, std::string_view quant) {
-  const std::string wanted = lower_case(quant);
-  std::vector<std::string> matches, whole_words;
-  for (const std::string& model : gguf.names()) {
-    const std::string name = lower_case(fs::path(model).filename().string());
-    if (name.find(wanted) == std::string::npos) continue;
-    matches.push_back(model);
-    if (has_word(name, wanted)) whole_words.push_back(model);
-  }
-  return whole_words.size() == 1 ? whole_words : matches;
+bool ends_with_word(std::string_view text, std::string_view word) {
+  if (!text.ends_with(word)) return false;
+  text.remove_suffix(word.size());
+  return text.empty() || !is_of_word(text.back());
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -301,18 +294,37 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// The .gguf file of a quant, or its parts in order.
-std::vector<std::string> files_of_quant(const PartedFiles& gguf, const std::string& quant) {
-  if (gguf.empty()) throw HubError("there are no .gguf files");
-  const std::vector<std::string> matches = models_of_quant(gguf, quant);
-  if (matches.empty()) {
-    throw HubError("no .gguf file has '" + quant +
-                   "' in its name; there are:" + listed(gguf.names()));
+// The .gguf file that a quant means.
+struct QuantChoice {
+  std::string model;
+  bool is_one_of_several = false;  // others end with the same quant
+};
+
+// The file that has `quant` in its name: as a whole word, where one has it so, since F16 is not
+// BF16. Of several that end with it the one with the fewest words: "m-Q4_K_M", not
+// "m-UD-Q4_K_M", which UD-Q4_K_M names. Nothing: no file has it. Throws HubError where the choice
+// is not clear.
+std::optional<QuantChoice> model_of_quant(const PartedFiles& gguf, const std::string& quant) {
+  const std::string wanted = lower_case(quant);
+  std::vector<std::string> matches, whole_words, ends;
+  for (const std::string& model : gguf.names()) {
+    const std::string name = lower_case(fs::path(model).filename().string());
+    if (name.find(wanted) == std::string::npos) continue;
+    matches.push_back(model);
+    if (has_word(name, wanted)) whole_words.push_back(model);
+    if (ends_with_word(fs::path(name).stem().string(), wanted)) ends.push_back(model);
   }
-  if (matches.size() > 1) {
-    throw HubError("several .gguf files have '" + quant + "' in their names:" + listed(matches));
+  if (matches.empty()) return std::nullopt;
+  if (whole_words.size() == 1) return QuantChoice{whole_words.front()};
+  if (!ends.empty()) {
+    const auto words = [](const std::string& model) {
+      return std::ranges::count_if(fs::path(model).filename().string(),
+                                   [](char c) { return c == '-' || c == '.'; });
+    };
+    return QuantChoice{*std::ranges::min_element(ends, {}, words), ends.size() > 1};
   }
-  return gguf.parts_of(matches.front());
+  if (matches.size() == 1) return QuantChoice{matches.front()};
+  throw HubError("several .gguf files have '" + quant + "' in their names:" + listed(matches));
 }
 
 // The files of a repository that are pulled.
@@ -335,38 +347,57 @@ std::string quant_of(const std::string& model, const std::vector<std::string>& m
   return same == 1 ? quant : fs::path(model).stem().string();
 }
 
+// "QUANT, QUANT": the models but for `taken`.
+std::string other_quants(const std::vector<std::string>& models, const std::string& taken) {
+  std::string others;
+  for (const std::string& model : models) {
+    if (model == taken) continue;
+    others += (others.empty() ? "" : ", ") + printable(quant_of(model, models));
+  }
+  return others;
+}
+
+// Selects the .gguf file of a quant, or its parts in order.
+Selection named_quant(const PartedFiles& gguf, const std::string& quant) {
+  if (gguf.empty()) throw HubError("there are no .gguf files");
+  const std::vector<std::string> models = gguf.names();
+  const std::optional<QuantChoice> choice = model_of_quant(gguf, quant);
+  if (!choice) {
+    throw HubError("no .gguf file has '" + quant + "' in its name; there are:" + listed(models));
+  }
+  Selection selected{gguf.parts_of(choice->model), true, ""};
+  if (choice->is_one_of_several) {
+    selected.note = "of its .gguf files " + printable(quant_of(choice->model, models)) +
+                    " is taken; :QUANT names another: " + other_quants(models, choice->model);
+  }
+  return selected;
+}
+
 // Selects from a repository of .gguf files without a named quant.
 Selection default_quant(const PartedFiles& gguf) {
   const std::vector<std::string> models = gguf.names();
   if (models.size() == 1) return {gguf.parts_of(models.front()), true, ""};
-  for (const std::string_view quant : kDefaultQuants) {
-    const std::vector<std::string> matches = models_of_quant(gguf, quant);
-    if (matches.empty()) continue;
-    const std::vector<std::string> files = files_of_quant(gguf, std::string(quant));
-    std::string others;
-    for (const std::string& model : models) {
-      if (model == matches.front()) continue;
-      others += (others.empty() ? "" : ", ") + printable(quant_of(model, models));
-    }
-    return {
-        files, true,
-        "of its .gguf files " + std::string(quant) + " is taken; :QUANT names another: " + others};
-  }
-  std::string all;
-  for (const std::string& model : models) {
-    all += (all.empty() ? "" : ", ") + printable(quant_of(model, models));
+  for (const std::string_view name : kDefaultQuants) {
+    const std::string quant(name);
+    const std::optional<QuantChoice> choice = model_of_quant(gguf, quant);
+    if (!choice) continue;
+    const std::string taken =
+        choice->is_one_of_several ? printable(quant_of(choice->model, models)) : quant;
+    return {gguf.parts_of(choice->model), true,
+            "of its .gguf files " + taken +
+                " is taken; :QUANT names another: " + other_quants(models, choice->model)};
   }
   throw HubError(
       "none of its .gguf files is Q4_K_M, Q4_K_S, Q4_0, Q5_K_M or Q8_0, which are taken "
       "without a name; name one as ORG/NAME:QUANT: " +
-      all);
+      other_quants(models, ""));
 }
 
 // Selects the files to pull from those that there are, in their order.
 Selection selected_files(const std::vector<std::string>& files, const std::string& quant,
                          const std::vector<std::string>& globs) {
   const PartedFiles gguf(files, ".gguf");
-  if (!quant.empty()) return {files_of_quant(gguf, quant), true, ""};
+  if (!quant.empty()) return named_quant(gguf, quant);
   const bool has_safetensors = std::ranges::any_of(
       files, [](const std::string& file) { return file.ends_with(".safetensors"); });
   if (globs.empty() && !gguf.empty() && !has_safetensors) return default_quant(gguf);

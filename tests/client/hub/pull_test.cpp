@@ -350,10 +350,29 @@ TEST_CASE_METHOD(GgufFixture, "pull: .gguf files of no default quant have to be 
   CHECK(gguf.count("GET", "/resolve/") == 0);
 }
 
-TEST_CASE_METHOD(GgufFixture, "pull: two models of one default quant have to be named") {
+TEST_CASE_METHOD(GgufFixture, "pull: of files with one quant that with the fewest words is taken") {
+  add({"z-UD-Q4_K_M.gguf", "z-Q4_K_M.gguf", "z-Q4_K_S.gguf", "z-UD-Q8_0.gguf"});
+  const std::string note =
+      "org/name: of its .gguf files z-Q4_K_M is taken; :QUANT names another: Q4_K_S, "
+      "z-UD-Q4_K_M, Q8_0\n";
+  CHECK(taken() == "z-Q4_K_M.gguf");
+  CHECK(notes == note);
+  CHECK(pull("org/name:q4_k_m").filename() == "z-Q4_K_M.gguf");
+  CHECK(notes == note + note);
+  CHECK(pull("org/name:UD-Q4_K_M").filename() == "z-UD-Q4_K_M.gguf");
+  CHECK(pull("org/name:z-UD-Q4_K_M").filename() == "z-UD-Q4_K_M.gguf");
+  CHECK(notes == note + note);
+  // A word that names no quant chooses none.
+  CHECK_THAT(error("org/name:UD"), Contains("several .gguf files have 'UD' in their names: "
+                                            "z-UD-Q4_K_M.gguf z-UD-Q8_0.gguf"));
+}
+
+TEST_CASE_METHOD(GgufFixture, "pull: of models with one quant the first is taken") {
   add({"small-Q4_K_M.gguf", "large-Q4_K_M.gguf", "large-Q8_0.gguf"});
-  CHECK_THAT(error(), Contains("several .gguf files have 'Q4_K_M' in their names: "
-                               "large-Q4_K_M.gguf small-Q4_K_M.gguf"));
+  CHECK(taken() == "large-Q4_K_M.gguf");
+  CHECK(notes ==
+        "org/name: of its .gguf files large-Q4_K_M is taken; :QUANT names another: Q8_0, "
+        "small-Q4_K_M\n");
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: beside safetensors .gguf files are left out, and listed") {
