@@ -14,6 +14,7 @@
 
 #include "model/core/errors.h"
 #include "model/core/non_finite.h"
+#include "model/core/pytorch_file.h"
 #include "model/core/sha256.h"
 #include "model/formats/gguf.h"
 #include "model/formats/safetensors_source.h"
@@ -150,7 +151,26 @@ ModelFiles::ModelFiles(const std::filesystem::path& path) : path_(path) {
   files.empty() ? open_directory(path) : open_gguf(files.front());
 }
 
+namespace {
+
+// Throws ModelError where a directory has weights in PyTorch's format in place of safetensors.
+void refuse_pytorch_weights(const std::filesystem::path& directory) {
+  std::string found;  // the first by name
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.ends_with(".safetensors")) return;
+    if (is_pytorch_file(name) && (found.empty() || name < found)) found = name;
+  }
+  if (found.empty()) return;
+  throw ModelError((directory / found).string() + ": expected model.safetensors; " + kPytorchHint);
+}
+
+}  // namespace
+
 void ModelFiles::open_directory(const std::filesystem::path& directory) {
+  refuse_pytorch_weights(directory);
   config_file_ = (directory / "config.json").string();
   config_json_ = read_config_text(config_file_);
   json_ = parse_checkpoint(config_json_, config_file_);

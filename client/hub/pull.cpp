@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "model/core/json_reader.h"
+#include "model/core/pytorch_file.h"
 
 namespace lintel::hub {
 namespace {
@@ -87,6 +88,11 @@ bool is_safe_path(std::string_view path) {
 
 bool is_allowed_kind(std::string_view path) {
   return std::ranges::any_of(kKinds, [&](std::string_view kind) { return path.ends_with(kind); });
+}
+
+// "ORG/NAME", with "@REVISION" where that is not main.
+std::string shown_source(const PullSource& source) {
+  return source.revision == "main" ? source.repo : source.repo + "@" + source.revision;
 }
 
 [[noreturn]] void fail_at(const fs::path& path, const char* what) {
@@ -508,6 +514,10 @@ class Download {
   void wait(std::chrono::milliseconds duration);
   void check_cancelled() const;
   [[noreturn]] void refuse(const HttpReply& reply, const std::string& what) const;
+  // Throws HubError for a reply in place of the list of files.
+  [[noreturn]] void refuse_repository(const HttpReply& reply) const;
+  // Throws HubError where all weights of the repository are of a format that is not read.
+  void check_weights() const;
   void read_list();
   File look_up(const std::string& path);
   void check_space(const std::vector<File>& files);
@@ -520,7 +530,8 @@ class Download {
   const RepoCache cache_;
   HttpFetch fetch_;
   std::string commit_;
-  std::vector<std::string> files_;  // of the repository
+  std::vector<std::string> files_;          // of the repository, those that may be pulled
+  std::vector<std::string> pytorch_files_;  // others
 };
 
 void Download::check_cancelled() const {
@@ -578,14 +589,27 @@ void Download::refuse(const HttpReply& reply, const std::string& what) const {
   throw HubError(text);
 }
 
+void Download::refuse_repository(const HttpReply& reply) const {
+  const bool is_gated = reply.header("x-error-code") == "GatedRepo";
+  // Hubs say 401 to callers without a token, so that private repositories are not seen.
+  if ((reply.status != 404 && reply.status != 401) || is_gated) {
+    refuse(reply, shown_source(source_));
+  }
+  throw HubError(shown_source(source_) + ": " + printable(options_.hub.endpoint) +
+                 " has no such repository" + (source_.revision == "main" ? "" : " or revision") +
+                 ", or it is private: " +
+                 (options_.hub.token.empty() ? "HF_TOKEN is not set" : "is HF_TOKEN right?") +
+                 " (status " + std::to_string(reply.status) + ")");
+}
+
 void Download::read_list() {
-  const std::string what = source_.repo + "@" + source_.revision;
+  const std::string what = shown_source(source_);
   const HttpReply reply = try_often([&] {
     return fetch_.get_text(url("/api/models/" + escape_path(source_.repo) + "/revision/" +
                                escape_path(source_.revision, true)),
                            kMaxListBytes);
   });
-  if (reply.status != 200) refuse(reply, what);
+  if (reply.status != 200) refuse_repository(reply);
   JsonFailure failure;
   RepoList list;
   if (!read_json_events(reply.body, JsonBounds(), list, failure) && !list.has_too_many()) {
@@ -597,10 +621,23 @@ void Download::read_list() {
   if (!list.has_files) throw HubError(what + ": its list has no files");
   std::set<std::string> names;
   for (const std::string& path : list.paths) {
+    if (is_pytorch_file(path)) pytorch_files_.push_back(path);
     if (!is_allowed_kind(path)) continue;
     if (!is_safe_path(path)) throw HubError(what + ": a file has the name " + printable(path));
     if (names.insert(path).second) files_.push_back(path);
   }
+}
+
+void Download::check_weights() const {
+  const bool has_weights = std::ranges::any_of(files_, [](const std::string& file) {
+    return file.ends_with(".safetensors") || file.ends_with(".gguf");
+  });
+  if (has_weights || pytorch_files_.empty()) return;
+  const std::size_t others = pytorch_files_.size() - 1;
+  throw HubError(shown_source(source_) + ": there are neither *.safetensors nor *.gguf files but " +
+                 printable(pytorch_files_.front()) +
+                 (others == 0 ? "" : " and " + std::to_string(others) + " more") + "; " +
+                 kPytorchHint);
 }
 
 Download::File Download::look_up(const std::string& path) {
@@ -762,6 +799,7 @@ void Download::link(const File& file) {
 
 fs::path Download::run() {
   read_list();
+  if (options_.globs.empty()) check_weights();
   const Selection selected = selected_files(files_, source_.quant, options_.globs);
   if (!selected.note.empty() && options_.on_note) {
     options_.on_note(source_.repo + ": " + selected.note);
@@ -798,7 +836,7 @@ struct CachedFiles {
 
 CachedFiles cached_files(const PullSource& source, const PullOptions& options) {
   const RepoCache cache(options.hub, source.repo);
-  const std::string what = source.repo + "@" + source.revision;
+  const std::string what = shown_source(source);
   std::string commit = source.revision;
   if (!is_commit(commit)) {
     std::ifstream in(cache.ref(source.revision));
@@ -831,8 +869,7 @@ fs::path pull_offline(const PullSource& source, const PullOptions& options) {
     }
     return selected.is_gguf ? cached.snapshot / selected.files.front() : cached.snapshot;
   } catch (const HubError& why) {
-    throw HubError("offline, in the cache of " + source.repo + "@" + source.revision + ": " +
-                   why.what());
+    throw HubError("offline, in the cache of " + shown_source(source) + ": " + why.what());
   }
 }
 

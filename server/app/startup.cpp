@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "model/core/child_process.h"
+#include "model/core/pytorch_file.h"
 #include "model/fastest_type.h"
 #include "model/model_files.h"
 #include "model/numerics_fingerprint.h"
@@ -111,12 +112,9 @@ void check_model(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(path)) {
     const std::string ending = path.extension().string();
     if (ending == ".gguf") return;
-    const bool is_pytorch = ending == ".pth" || ending == ".pt" || ending == ".bin";
     throw std::runtime_error("--model: " + path.string() +
                              ": expected a model's directory or a .gguf file" +
-                             (is_pytorch ? "; PyTorch's files, which can hold programs, are not "
-                                           "read: training/README.md converts them"
-                                         : ""));
+                             (is_pytorch_file(ending) ? std::string("; ") + kPytorchHint : ""));
   }
   check_directory("--model", path, hint_to_pull(path.string()));
 }

@@ -299,7 +299,7 @@ TEST_CASE_METHOD(RunFixture, "lintel run pulls a model of a hub once") {
   CHECK(used.out == pulled.out);
   const Result offline = ask("org/absent", "a", {"--offline"});
   CHECK(offline.code == 1);
-  CHECK_THAT(offline.err, Contains("org/absent@main is not in the cache"));
+  CHECK_THAT(offline.err, Contains("org/absent is not in the cache"));
 }
 
 TEST_CASE_METHOD(RunFixture,
@@ -365,7 +365,7 @@ TEST_CASE_METHOD(RunFixture, "lintel-server ORG/NAME ends with the reason of a p
   CHECK(server.wait() == 1);
   CHECK(server.out().empty());
   CHECK_THAT(server.err(),
-             Contains("lintel: org/world@main: its list names no commit") &&
+             Contains("lintel: org/world: its list names no commit") &&
                  Contains("lintel-server: lintel pull org/world:Q8_0 ended with status 1"));
 }
 

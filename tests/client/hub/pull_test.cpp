@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using Catch::Matchers::Equals;
 using Catch::Matchers::Message;
+using Catch::Matchers::StartsWith;
 
 constexpr const char* kRepo = "models--org--name";
 
@@ -222,7 +223,7 @@ TEST_CASE_METHOD(PullFixture, "pull: names that leave the cache are refused") {
   hub.set_list("[1]");
   CHECK_THAT(error(), Contains("names no commit"));
   hub.set_list("{");
-  CHECK_THAT(error(), Contains("org/name@main: its list"));
+  CHECK_THAT(error(), Contains("org/name: its list"));
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: a list takes little more memory than its text") {
@@ -421,7 +422,7 @@ TEST_CASE_METHOD(PullFixture, "pull: the cache has a whole model, or it has none
 
 TEST_CASE_METHOD(PullFixture, "pull: offline the cache alone is looked at") {
   options.hub.offline = true;
-  CHECK_THAT(error(), Contains("org/name@main is not in the cache"));
+  CHECK_THAT(error(), StartsWith("org/name is not in the cache"));
   options.hub.offline = false;
   const fs::path snapshot = pull();
   const std::size_t before = hub.requests().size();
@@ -441,8 +442,30 @@ TEST_CASE_METHOD(PullFixture, "pull: refusals of the hub name file, status and t
   hub.list_name("");
   hub.add_fault({.status = 403});
   CHECK_THAT(error(), Contains("status 403; HF_TOKEN is not set"));
+  options.hub.endpoint = hub.url() + "/nowhere";
+  CHECK(error() == "org/name: " + options.hub.endpoint +
+                       " has no such repository, or it is private: HF_TOKEN is not set (status "
+                       "404)");
+  options.hub.token = "t";
+  CHECK(error("org/name@v2") == "org/name@v2: " + options.hub.endpoint +
+                                    " has no such repository or revision, or it is private: is "
+                                    "HF_TOKEN right? (status 404)");
   options.hub.endpoint = "ftp://127.0.0.1";
   CHECK_THAT(error(), Contains("neither http nor https"));
+}
+
+TEST_CASE_METHOD(PullFixture, "pull: a repository of PyTorch's files alone is refused by name") {
+  FakeHub pickles;
+  for (const char* file : {"config.json", "pytorch_model-1.bin", "pytorch_model-2.bin"}) {
+    pickles.add_file(file, file);
+  }
+  options.hub.endpoint = pickles.url();
+  CHECK_THAT(error(), StartsWith("org/name: there are neither *.safetensors nor *.gguf files but "
+                                 "pytorch_model-1.bin and 1 more; PyTorch's files"));
+  CHECK(pickles.count("HEAD", "/resolve/") == 0);
+  // Files that are named are pulled all the same.
+  options.globs = {"config.json"};
+  CHECK(fs::exists(pull() / "config.json"));
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: cancelling ends a download and keeps its beginning") {

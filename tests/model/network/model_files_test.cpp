@@ -51,6 +51,20 @@ TEST_CASE("a model is read from the files that were opened, even if others repla
   CHECK(fingerprint_of(ModelFiles(model)) != before);
 }
 
+TEST_CASE("PyTorch's weights in the place of safetensors are named") {
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), kTiny, 1);
+  std::ofstream(directory.path() / "training_args.bin") << "a";
+  CHECK(ModelFiles(directory.path()).config().n_layers == kTiny.n_layers);
+  fs::rename(directory.path() / "model.safetensors", directory.path() / "model.pth");
+  fs::remove(directory.path() / "training_args.bin");
+  const std::string error =
+      (directory.path() / "model.pth").string() + ": expected model.safetensors; PyTorch's files";
+  CHECK_THROWS_WITH(ModelFiles(directory.path()), Catch::Matchers::StartsWith(error));
+  fs::remove(directory.path() / "config.json");
+  CHECK_THROWS_WITH(ModelFiles(directory.path()), Catch::Matchers::StartsWith(error));
+}
+
 TEST_CASE("trained_length is not part of a model's fingerprint, at any place in the config") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), kTiny, 1);
