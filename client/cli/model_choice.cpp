@@ -164,8 +164,9 @@ v1::Model choose_model(const Client& client, const std::string& name, const std:
     if (fitting.size() == 1) return fitting.front();
     std::string names;
     for (const v1::Model& model : fitting) names += (names.empty() ? "" : ", ") + model.name();
-    throw UsageError("--model: several models of modality " + modality +
-                     " are loaded, name one: " + names);
+    const std::string several = modality == "bytes" ? "several models that read text"
+                                                    : "several models of modality " + modality;
+    throw UsageError("--model: " + several + " are loaded, name one: " + names);
   }
 }
 

@@ -82,6 +82,7 @@ std::string with_flags(std::string text, const CLI::App& command) {
   static const std::pair<std::string_view, std::string_view> kPhrases[] = {
       {"by its call_id", "with its --call-id"},
       {"by expected_position or Rewind", "with `lintel session rewind`"},
+      {"(--chat-template)", "(lintel-server's --chat-template)"},
   };
   for (const auto& [said, here] : kPhrases) {
     const std::size_t at = text.find(said);
@@ -211,18 +212,46 @@ std::string_view command_elsewhere(const std::string& path, const std::string& w
   return {};
 }
 
-// Flags of other programs likewise.
-std::string_view flag_elsewhere(const std::string& flag) {
-  static constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
-      {"-m", "--model NAME names the model"},
-      {"--host", "--address HOST:PORT names the server"},
-      {"--port", "--address HOST:PORT names the server"},
-      {"--url", "--address HOST:PORT names the server"},
+// Flags of other programs likewise, with an argument or flag of `command`.
+std::string_view flag_elsewhere(const std::string& flag, const CLI::App& command) {
+  struct Elsewhere {
+    std::string_view flag, argument, here;  // an empty argument: any command
   };
-  for (const auto& [name, here] : kFlags) {
-    if (name == flag) return here;
+  static constexpr Elsewhere kFlags[] = {
+      {"-m", "MODEL", "MODEL, the first argument, names the model"},
+      {"-m", "--model", "--model NAME names the model"},
+      {"--model", "MODEL", "MODEL, the first argument, names the model"},
+      {"-hf", "MODEL", "ORG/NAME[:QUANT], the first argument, names a model of a hub"},
+      {"-hf", "", "`lintel run ORG/NAME[:QUANT]` takes a model of a hub"},
+      {"--hf-repo", "MODEL", "ORG/NAME[:QUANT], the first argument, names a model of a hub"},
+      {"--hf-repo", "", "`lintel run ORG/NAME[:QUANT]` takes a model of a hub"},
+      {"--ctx-size", "", "the context is the model's own"},
+      {"-c", "", "the context is the model's own"},
+      {"-ngl", "", "models are computed on the CPU"},
+      {"--n-gpu-layers", "", "models are computed on the CPU"},
+      {"--gpu-layers", "", "models are computed on the CPU"},
+      {"-n", "--max-tokens", "--max-tokens N bounds an answer"},
+      {"-n", "--max-new-tokens", "--max-new-tokens N bounds an answer"},
+      {"--n-predict", "--max-tokens", "--max-tokens N bounds an answer"},
+      {"--n-predict", "--max-new-tokens", "--max-new-tokens N bounds an answer"},
+      {"--host", "--address", "--address HOST:PORT names the server"},
+      {"--port", "--address", "--address HOST:PORT names the server"},
+      {"--url", "--address", "--address HOST:PORT names the server"},
+  };
+  for (const Elsewhere& other : kFlags) {
+    if (other.flag != flag) continue;
+    const std::string argument(other.argument);
+    if (argument.empty() || command.get_option_no_throw(argument) != nullptr) return other.here;
   }
   return {};
+}
+
+// "no such flag: X" and what may have been meant. `word`: with a value after "=", or without.
+std::string unknown_flag_text(const std::string& word, const CLI::App& command) {
+  const std::string name = word.substr(0, word.find('='));
+  const std::string_view here = flag_elsewhere(name, command);
+  if (!here.empty()) return "no such flag: " + name + "; " + std::string(here);
+  return with_suggestion("no such flag: " + name, describe::nearest_word(name, flags_of(command)));
 }
 
 // "no such command: X" and what may have been meant.
@@ -263,13 +292,7 @@ std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
   // CLI11 says of an unknown command or flag only that something else is missing.
   if (!unknown.empty() && (required || is(CLI::ExitCodes::ExtrasError))) {
     const std::string& word = unknown.front();
-    if (word.size() > 1 && word.front() == '-') {
-      const std::string name = word.substr(0, word.find('='));
-      const std::string_view here = flag_elsewhere(name);
-      if (!here.empty()) return "no such flag: " + name + "; " + std::string(here);
-      return with_suggestion("no such flag: " + name,
-                             describe::nearest_word(name, flags_of(command)));
-    }
+    if (word.size() > 1 && word.front() == '-') return unknown_flag_text(word, command);
     if (!commands_of(command).empty()) return unknown_command_text(word, command);
     return "one argument too many: " + word;
   }
@@ -413,13 +436,24 @@ std::vector<std::string> with_command_first(std::vector<std::string> arguments,
 
 int run(CLI::App& app, CommandLine& command_line, std::vector<std::string> arguments) {
   Console& console = command_line.console;
+  std::string run_together;  // with -h
   try {
     arguments = with_command_first(std::move(arguments), app);
     if (!arguments.empty() && arguments.front() == "help") {
       arguments = asked_for_help(std::move(arguments), app);
     }
+    run_together = describe::word_taken_for_help(arguments);
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants a vector
     app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    if (run_together.empty()) {
+      console.out(app.help());
+      console.flush();
+      return kOk;
+    }
+    const CLI::App& command = chosen_command(app);
+    throw UsageError(unknown_flag_text(run_together, command) + " (see " + command_path(command) +
+                     " --help)");
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, err;
     if (app.exit(error, out, err) == 0) {  // --help or --version

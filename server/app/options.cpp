@@ -317,8 +317,17 @@ std::string_view flag_elsewhere(std::string_view flag) {
       "--http-listen HOST:PORT is the address of HTTP, --listen HOST:PORT that of gRPC";
   constexpr std::string_view kContext =
       "the context is the model's own; --max-prompt-tokens and --session-memory bound requests";
+  constexpr std::string_view kHub =
+      "ORG/NAME[:QUANT] of a hub is given without a flag: lintel-server ORG/NAME";
+  constexpr std::string_view kProcessor = "models are computed on the CPU";
   constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
       {"-m", kModel},
+      {"-hf", kHub},
+      {"-hfr", kHub},
+      {"--hf-repo", kHub},
+      {"-ngl", kProcessor},
+      {"--n-gpu-layers", kProcessor},
+      {"--gpu-layers", kProcessor},
       {"--port", kListen},
       {"--host", kListen},
       {"--ctx-size", kContext},
@@ -334,19 +343,22 @@ std::string_view flag_elsewhere(std::string_view flag) {
   return {};
 }
 
-std::string unknown_words(const CLI::App& app) {
+std::string unknown_flag(const std::string& word, const CLI::App& app) {
   std::vector<std::string> flags;
   for (const CLI::Option* const option : app.get_options()) {
     flags.push_back(option->get_single_name());
   }
+  const std::string flag = word.substr(0, word.find('='));
+  const std::string_view here = flag_elsewhere(flag);
+  if (!here.empty()) return "there is no flag " + flag + ": " + std::string(here);
+  const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
+  return "there is no flag " + flag + describe::did_you_mean(name, flags, "--");
+}
+
+std::string unknown_words(const CLI::App& app) {
   const std::vector<std::string> words = app.remaining();
   for (const std::string& word : words) {
-    if (!word.starts_with("-") || word.size() < 2) continue;
-    const std::string flag = word.substr(0, word.find('='));
-    const std::string_view here = flag_elsewhere(flag);
-    if (!here.empty()) return "there is no flag " + flag + ": " + std::string(here);
-    const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
-    return "there is no flag " + flag + describe::did_you_mean(name, flags, "--");
+    if (word.starts_with("-") && word.size() > 1) return unknown_flag(word, app);
   }
   const std::string word = words.empty() ? "" : words.front();
   return belongs_to_no_flag(word);
@@ -902,6 +914,11 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    if (const std::string word = describe::word_taken_for_help(words); !word.empty()) {
+      options->logging.json = asks_for_json(argc, argv, *config);
+      throw UsageError(unknown_flag(word, app));
+    }
     *help = common_help(app, flags);
     return false;
   } catch (const CLI::CallForAllHelp&) {

@@ -184,6 +184,16 @@ void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) 
       ->configurable(false);
 }
 
+std::string word_taken_for_help(const std::vector<std::string>& arguments) {
+  std::string found;
+  for (const std::string& word : arguments) {
+    if (word == "--") break;
+    if (word == "-h" || word == "--help") return "";
+    if (found.empty() && word.size() > 2 && word.starts_with("-h")) found = word;
+  }
+  return found;
+}
+
 CLI::Validator offers(const std::vector<std::string>& values) {
   return named("{" + join(values, ",") + "}");
 }

@@ -52,6 +52,10 @@ std::string join(const std::vector<std::string>& words, const std::string& betwe
 // `machine_defaults`: flags whose default depends on the machine, which a page leaves out.
 void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults = {});
 
+// The word of a command line that CLI11 takes for -h and more flags, run together: "-hf". Empty:
+// none, or help is asked for, too.
+std::string word_taken_for_help(const std::vector<std::string>& arguments);
+
 // For CLI::Option::check(): values that completions offer for a flag whose values are checked
 // elsewhere. Accepts everything and is not seen in --help. Of CLI::IsMember they are known.
 CLI::Validator offers(const std::vector<std::string>& values);

@@ -110,6 +110,22 @@ TEST_CASE("commands of other programs: the error names the command that does the
   CHECK_THAT(err({"session", "rm", "a"}), Catch::Contains("`lintel session delete ID`"));
   CHECK_THAT(err({"chat", "-m", "a"}), Catch::Contains("no such flag: -m; --model NAME"));
   CHECK_THAT(err({"chat", "--port", "8080"}), Catch::Contains("--address HOST:PORT"));
+  CHECK_THAT(err({"run", "-m", "a"}),
+             Catch::Contains("no such flag: -m; MODEL, the first argument"));
+  CHECK_THAT(err({"run", "--model", "a"}),
+             Catch::Contains("no such flag: --model; MODEL, the first argument"));
+  CHECK_THAT(err({"run", "-hf", "org/a"}),
+             Catch::Contains("no such flag: -hf; ORG/NAME[:QUANT], the first argument") &&
+                 Catch::Contains("(see lintel run --help)"));
+  CHECK_THAT(err({"chat", "-hf", "org/a"}), Catch::Contains("`lintel run ORG/NAME[:QUANT]`"));
+  for (const char* const command : {"run", "chat", "generate"}) {
+    CHECK_THAT(err({command, "--ctx-size", "4096"}),
+               Catch::Contains("no such flag: --ctx-size; the context is the model's own"));
+    CHECK_THAT(err({command, "-ngl", "99"}),
+               Catch::Contains("no such flag: -ngl; models are computed on the CPU"));
+  }
+  // Beside a request for help, or as the value of a flag, such a word is none of these.
+  CHECK(run_lintel({"chat", "-hf", "--help"}).code == 0);
 }
 
 // The help of a command and of those below it.
@@ -382,6 +398,11 @@ TEST_CASE("without --model the only suitable model is taken") {
   const CommandResult two = run({"complete", "--unconditional", "1"});
   CHECK(two.code == 2);
   CHECK_THAT(two.err, Catch::Contains("--model") && Catch::Contains("tiny, more"));
+  // A model of tokens that has a tokenizer reads text, too.
+  server.others[1].set_tokenizer("World");
+  CHECK_THAT(
+      run({"generate", "--prompt", "a"}).err,
+      Catch::Contains("--model: several models that read text are loaded, name one: text, ids"));
 }
 
 TEST_CASE("invalid files are named with their flag") {

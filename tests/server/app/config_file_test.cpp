@@ -125,6 +125,13 @@ TEST_CASE("an unknown flag: the error suggests a similar one") {
   CHECK(parse({"--model", "m", "--xyzzy"}).error == "there is no flag --xyzzy");
   // Flags of other servers.
   CHECK(parse({"-m", "m"}).error == "there is no flag -m: --model PATH names a model");
+  for (const char* const flag : {"-hf", "--hf-repo"}) {
+    CHECK(parse({flag, "org/x"}).error ==
+          std::string("there is no flag ") + flag +
+              ": ORG/NAME[:QUANT] of a hub is given without a flag: lintel-server ORG/NAME");
+  }
+  CHECK(parse({"-ngl", "99", "--model", "m"}).error ==
+        "there is no flag -ngl: models are computed on the CPU");
   for (const char* const flag : {"--port", "--host"}) {
     CHECK_THAT(parse({"--model", "m", flag, "1"}).error,
                Contains(std::string("there is no flag ") + flag + ": --http-listen HOST:PORT"));
