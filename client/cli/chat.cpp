@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel chat.
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "client/cli/chat_turns.h"
 #include "client/cli/commands.h"
@@ -75,34 +77,28 @@ int render(const Client& client, const ChatFlags& flags, Console& console) {
   return kOk;
 }
 
-std::string question_of_input(Console& console) {
-  std::string question = console.read_all();
-  if (question.ends_with('\n')) question.pop_back();
-  if (question.find_first_not_of(" \t\r\n") == std::string::npos) {
-    throw UsageError("standard input is empty: a question is expected");
-  }
-  return question;
-}
-
 void ask_once(Chat& chat, const std::string& question, Console& console) {
   chat.ask(question, console.cancellation());
   const std::string cut = chat.cut_text();
   if (!cut.empty()) console.err("lintel: " + cut + "; --max-tokens N asks for another number\n");
+  if (chat.system().empty()) return;
+  try {
+    if (!chat.shows_system()) {
+      console.err("lintel: the model's chat template leaves system messages out\n");
+    }
+  } catch (const CallError&) {  // the answer came all the same
+  }
 }
 
-int run_chat(ChatFlags& flags, Console& console) {
-  check_think("--think", flags.think);
-  if (flags.render_ids && flags.render.empty()) throw UsageError("--render-ids goes with --render");
+int run_chat(ChatFlags& flags, const ChatInput& input, const ServerEnd& server_end,
+             Console& console) {
   const Client client = flags.connection.connect();
-  if (!flags.render.empty()) return render(client, flags, console);
-  Chat chat(client, flags, console);
+  Chat chat(client, flags, input, console);
   int status = kOk;
-  if (flags.question) {
-    ask_once(chat, *flags.question, console);
-  } else if (console.in_is_terminal()) {
-    status = talk(chat, flags, console);
+  if (input.question) {
+    ask_once(chat, *input.question, console);
   } else {
-    ask_once(chat, question_of_input(console), console);
+    status = talk(chat, flags, server_end, console);
   }
   const std::string id = chat.response();
   if (flags.store && !id.empty()) console.err("continue with: lintel chat --resume " + id + "\n");
@@ -140,14 +136,15 @@ void check_think(const std::string& flag, const std::string& word) {
                    "' is not on, off, minimal, low, medium, high, xhigh or max");
 }
 
-TalkOver add_talk_flags(CLI::App& command, Console& console) {
+PrepareTalk add_talk_flags(CLI::App& command, Console& console) {
   const auto flags = std::make_shared<ChatFlags>();
   add_conversation_flags(command, *flags);
-  return [flags, &console](const ConnectionFlags& connection,
-                           const std::optional<std::string>& question) {
-    flags->connection = connection;
-    flags->question = question;
-    return run_chat(*flags, console);
+  return [flags, &console](std::optional<std::string> question) -> TalkOver {
+    return [flags, &console, input = read_chat_input(*flags, std::move(question), console)](
+               const ConnectionFlags& connection, const ServerEnd& server_end) {
+      flags->connection = connection;
+      return run_chat(*flags, input, server_end, console);
+    };
   };
 }
 
@@ -164,8 +161,16 @@ void add_chat(CLI::App& app, CommandLine& command_line) {
   chat->add_flag("--render-ids", flags->render_ids, "With --render: its token ids");
   flags->connection.add_to(*chat, /*with_model=*/true);
   on_chosen(*chat, command_line, [flags, &command_line] {
+    Console& console = command_line.console;
     flags->store |= !flags->resume.empty();
-    return run_chat(*flags, command_line.console);
+    if (flags->render_ids && flags->render.empty()) {
+      throw UsageError("--render-ids goes with --render");
+    }
+    if (!flags->render.empty()) {
+      check_think("--think", flags->think);
+      return render(flags->connection.connect(), *flags, console);
+    }
+    return run_chat(*flags, read_chat_input(*flags, std::nullopt, console), nullptr, console);
   });
 }
 

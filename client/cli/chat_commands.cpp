@@ -121,8 +121,8 @@ clears the line. Ctrl-D ends.
 
 class Talk {
  public:
-  Talk(Chat& chat, ChatFlags& flags, Console& console)
-      : chat_(chat), flags_(flags), console_(console), editor_(console) {}
+  Talk(Chat& chat, ChatFlags& flags, const ServerEnd& server_end, Console& console)
+      : chat_(chat), flags_(flags), server_end_(server_end), console_(console), editor_(console) {}
 
   int run() {
     greet();
@@ -194,11 +194,15 @@ class Talk {
     return Typed{text, is_line && text.starts_with('/')};
   }
 
-  // Runs `body` and prints the error of a call that fails; the conversation continues.
+  // Runs `body` and prints the error of a call that fails; the conversation continues unless its
+  // server has ended: throws Failure, which says so.
   template <typename Body>
   void attempt(Body&& body) {
     const auto error = error_of_turn(console_, *flags_.command, std::forward<Body>(body));
-    if (error) say(*error);
+    if (!error) return;
+    const auto end = server_end_ ? server_end_() : std::nullopt;
+    if (end) throw Failure(*end);
+    say(*error);
   }
 
   void ask(const std::string& question) {
@@ -306,6 +310,7 @@ class Talk {
 
   Chat& chat_;
   ChatFlags& flags_;
+  const ServerEnd& server_end_;
   Console& console_;
   LineEditor editor_;
   bool is_over_ = false, is_told_how_to_end_ = false;
@@ -331,8 +336,8 @@ const Talk::Command Talk::kCommands[14] = {
 
 }  // namespace
 
-int talk(Chat& chat, ChatFlags& flags, Console& console) {
-  return Talk(chat, flags, console).run();
+int talk(Chat& chat, ChatFlags& flags, const ServerEnd& server_end, Console& console) {
+  return Talk(chat, flags, server_end, console).run();
 }
 
 }  // namespace lintel::cli

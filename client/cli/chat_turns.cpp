@@ -129,18 +129,34 @@ Json tools_of(const Json& json, const std::string& what) {
   return tools;
 }
 
-Chat::Chat(const Client& client, const ChatFlags& flags, Console& console)
+ChatInput read_chat_input(const ChatFlags& flags, std::optional<std::string> question,
+                          Console& console) {
+  check_think("--think", flags.think);
+  ChatInput input{.system = flags.system, .tools = {}, .question = std::move(question)};
+  if (flags.system.starts_with('@')) {
+    input.system = console.read_file("--system", flags.system.substr(1));
+  }
+  if (!flags.tools.empty()) {
+    const std::string what = "--tools " + flags.tools;
+    input.tools = tools_of(parse_json(console.read_file("--tools", flags.tools), what), what);
+  }
+  if (input.question || console.in_is_terminal()) return input;
+  input.question = console.read_all();
+  if (input.question->ends_with('\n')) input.question->pop_back();
+  if (trimmed(*input.question).empty()) {
+    throw UsageError("standard input is empty: a question is expected");
+  }
+  return input;
+}
+
+Chat::Chat(const Client& client, const ChatFlags& flags, ChatInput input, Console& console)
     : client_(client),
       flags_(flags),
       console_(console),
       model_(flags.connection.model),
-      think_(flags.think) {
-  system_ = flags.system.starts_with('@') ? console.read_file("--system", flags.system.substr(1))
-                                          : flags.system;
-  if (!flags.tools.empty()) {
-    const std::string what = "--tools " + flags.tools;
-    tools_ = tools_of(parse_json(console.read_file("--tools", flags.tools), what), what);
-  }
+      system_(std::move(input.system)),
+      think_(flags.think),
+      tools_(std::move(input.tools)) {
   if (flags.resume.empty()) return;
   // Also says what is wrong with the id before anything is asked.
   base_ = parse_json(client.get_response(flags.resume, &console.cancellation()), flags.resume);
@@ -253,7 +269,8 @@ std::string Chat::stats() const {
 
 std::string Chat::cut_text() const {
   if (!last_.is_cut) return "";
-  const std::string after = std::to_string(last_.usage.completion_tokens()) + " tokens";
+  const std::int64_t tokens = last_.usage.completion_tokens();
+  const std::string after = std::to_string(tokens) + (tokens == 1 ? " token" : " tokens");
   return "the answer was cut after " + after +
          (flags_.max_tokens ? ": --max-tokens " + std::to_string(*flags_.max_tokens)
                             : " by a limit of the server, or the end of the context");

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,10 +23,10 @@ namespace lintel::cli {
 
 struct ChatFlags {
   ConnectionFlags connection;
-  FieldFlags fields;  // of sampling
-  std::string system;
+  FieldFlags fields;   // of sampling
+  std::string system;  // @FILE: from a file
   std::string think;
-  std::string tools;
+  std::string tools;  // a file
   std::string render;
   std::string resume;
   std::vector<std::string> stop_strings;
@@ -33,9 +34,23 @@ struct ChatFlags {
   bool store = false;
   bool json = false;
   bool render_ids = false;
-  std::optional<std::string> question;  // the only one, in place of standard input's
-  const CLI::App* command = nullptr;    // the owner of these flags
+  const CLI::App* command = nullptr;  // the owner of these flags
 };
+
+// Input of a conversation that is read before a server is asked.
+struct ChatInput {
+  std::string system;
+  nlohmann::ordered_json tools;         // null: none
+  std::optional<std::string> question;  // the only one; nothing: they are typed on a terminal
+};
+// Checks flags and reads their files and, where standard input is no terminal and `question` has
+// nothing, the question there. Throws UsageError and Failure.
+ChatInput read_chat_input(const ChatFlags& flags, std::optional<std::string> question,
+                          Console& console);
+
+// Says how the server of the conversation ended; nothing: it runs. Empty where the server is not
+// the command's own.
+using ServerEnd = std::function<std::optional<std::string>()>;
 
 // Throws UsageError, which begins with `flag`, for a text that --think does not take.
 void check_think(const std::string& flag, const std::string& word);
@@ -73,9 +88,9 @@ struct ChatStats {
 // Threads: one at a time.
 class Chat {
  public:
-  // Reads the files of --system and --tools, and the response of --resume. `flags` may change from
-  // turn to turn; they and the others outlive the object.
-  Chat(const Client& client, const ChatFlags& flags, Console& console);
+  // Reads the response of --resume. `flags` may change from turn to turn; they, the client and the
+  // console outlive the object.
+  Chat(const Client& client, const ChatFlags& flags, ChatInput input, Console& console);
 
   // The model that answers, which the flags name or the server chooses; asks the server, which
   // loads the model where it has to.
@@ -154,6 +169,6 @@ class Chat {
 
 // A conversation as it is typed on a terminal: lines, and commands that begin with a slash. Returns
 // an ExitCode.
-int talk(Chat& chat, ChatFlags& flags, Console& console);
+int talk(Chat& chat, ChatFlags& flags, const ServerEnd& server_end, Console& console);
 
 }  // namespace lintel::cli

@@ -27,13 +27,17 @@ void add_run(CLI::App& app, CommandLine& command_line);
 
 // Functions of other commands that `lintel run` calls.
 
-// Talks to the model that the connection names. `question`: the only one; else standard input has
-// the questions, or off a terminal the one question. Returns an ExitCode.
+// Talks to the model that the connection names. Returns an ExitCode. `server_end`: says how the
+// server, this command's own, ended, which ends the conversation; nothing: it runs. Empty: the
+// server is another's.
 using TalkOver = std::function<int(const ConnectionFlags& connection,
-                                   const std::optional<std::string>& question)>;
+                                   const std::function<std::optional<std::string>()>& server_end)>;
+// Checks the flags of a conversation and reads its input that needs no server: files, and off a
+// terminal the question, unless `question` is the only one. Throws UsageError and Failure.
+using PrepareTalk = std::function<TalkOver(std::optional<std::string> question)>;
 // Declares the flags of a conversation in `command`: all of `lintel chat` that are not of stored
-// responses or of --render. What is returned reads them, so it is called once they are parsed.
-TalkOver add_talk_flags(CLI::App& command, Console& console);
+// responses or of --render. The result reads them, so it is called once they are parsed.
+PrepareTalk add_talk_flags(CLI::App& command, Console& console);
 
 // Reads `text` as hub::parse_pull_source() does, with the hub that the environment names. Throws
 // UsageError.

@@ -328,6 +328,18 @@ std::pair<google::protobuf::Message*, const google::protobuf::FieldDescriptor*> 
   return {in, in->GetDescriptor()->FindFieldByName(name)};
 }
 
+// "a number from 0 to 1000", "a number above 0, at most 1"
+std::string range_text(const FieldRange& range) {
+  const auto decimal = [](float value) {
+    char text[32] = {};
+    std::to_chars(text, text + sizeof text - 1, value);
+    return std::string(text);
+  };
+  return range.is_above_low
+             ? "a number above " + decimal(range.low) + ", at most " + decimal(range.high)
+             : "a number from " + decimal(range.low) + " to " + decimal(range.high);
+}
+
 // The text of a flag, parsed by the type of its field and set there. `flag` is for errors.
 void set_field(const RequestField& row, std::string_view flag, std::string_view text,
                v1::GenerateRequest& request) {
@@ -342,8 +354,13 @@ void set_field(const RequestField& row, std::string_view flag, std::string_view 
       return reflection.SetInt64(to, field, parse_int64(flag, text));
     case FieldType::kSeed:
       return reflection.SetUInt64(to, field, parse_uint64(flag, text));
-    case FieldType::kNumber:
-      return reflection.SetFloat(to, field, parse_float(flag, text));
+    case FieldType::kNumber: {
+      const float value = parse_float(flag, text);
+      if (row.range.is_given() && !row.range.contains(value)) {
+        refuse_flag(flag, text, "expected " + range_text(row.range));
+      }
+      return reflection.SetFloat(to, field, value);
+    }
     case FieldType::kText:
       return reflection.SetString(to, field, std::string(text));
     case FieldType::kBiases: {

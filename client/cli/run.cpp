@@ -2,6 +2,7 @@
 // lintel run.
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,8 +34,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunFooter = R"(
 MODEL is a model's directory, a GGUF file, or ORG/NAME[:QUANT] of a hub, which is pulled unless the cache has it
-(`lintel pull --help`). A server at --address that has the model already is used and left alone; no model is
-loaded into it. Else a server is started for this conversation, on free ports of this machine, and ended with it;
+(`lintel pull --help`). A server at --address that has the model already, under any name, is used and left alone;
+no model is loaded into it. Else a server is started for this conversation, on free ports of this machine, and ended with it;
 a line says where its page and its log are. PROMPT is the only question, and so is standard input where that is
 no terminal; the exit status says how it went. On a terminal the conversation is that of `lintel chat`.
 
@@ -44,10 +46,12 @@ Examples:
 
 constexpr std::chrono::milliseconds kLookUpDeadline{2000};
 constexpr std::chrono::milliseconds kEndPatience{5000};
+constexpr std::chrono::milliseconds kEndDelay{200};  // of a process whose connections have ended
 constexpr std::chrono::hours kLogLife{7 * 24};
 
 struct RunFlags {
   std::string model, prompt;
+  bool has_prompt = false;
   bool offline = false;
   ConnectionFlags connection;  // of the server that may have the model
 };
@@ -138,30 +142,67 @@ std::string fingerprint_of(const fs::path& path, Cancellation& cancellation) {
   return hash.hex();
 }
 
-// The name under which a server has the model, ready to be asked; nothing: it has it not.
-std::optional<std::string> served_name(const Wanted& wanted, const std::vector<v1::Model>& models,
-                                       Cancellation& cancellation) {
-  const auto find = [&](const std::string& name) -> const v1::Model* {
-    for (const v1::Model& model : models) {
-      if (model.name() == name && model.state() == v1::MODEL_STATE_READY) return &model;
-    }
-    return nullptr;
+// False if the model's configuration shows that it was not loaded from the path, so that no weights
+// have to be read to find that out.
+bool may_be_from(const v1::Model& model, const fs::path& path) {
+  using Json = nlohmann::json;
+  const Json served = Json::parse(model.config_json(), nullptr, /*allow_exceptions=*/false);
+  if (!served.is_object()) return true;
+  const bool is_of_gguf = served.contains("general.architecture");
+  std::ifstream in(path / "config.json");
+  if (!in.is_open()) return is_of_gguf;
+  const Json own = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  return own.is_discarded() || own == served;
+}
+
+// The model of a hub among those of a server, by its name.
+std::optional<std::string> served_name_of_hub(const Wanted& wanted,
+                                              const std::vector<v1::Model>& models) {
+  if (!wanted.source || wanted.source->revision != "main") return std::nullopt;
+  const auto is_ready = [&](const std::string& name) {
+    return std::ranges::any_of(models, [&](const v1::Model& model) {
+      return model.name() == name && model.state() == v1::MODEL_STATE_READY;
+    });
   };
-  if (!wanted.source) {
-    // Other directories have the same name.
-    const v1::Model* const model = find(wanted.name);
-    if (model == nullptr || model->fingerprint().empty()) return std::nullopt;
-    if (model->fingerprint() != fingerprint_of(wanted.path, cancellation)) return std::nullopt;
-    return wanted.name;
-  }
-  if (wanted.source->revision != "main") return std::nullopt;
-  if (find(wanted.name) != nullptr) return wanted.name;
+  if (is_ready(wanted.name)) return wanted.name;
   if (!wanted.source->quant.empty()) return std::nullopt;
   for (const std::string_view quant : hub::kDefaultQuants) {
     const std::string name = wanted.name + ":" + std::string(quant);
-    if (find(name) != nullptr) return name;
+    if (is_ready(name)) return name;
   }
   return std::nullopt;
+}
+
+// The place of the model on this machine; nothing: it has to be pulled.
+std::optional<fs::path> local_path(const Wanted& wanted) {
+  if (!wanted.source) return wanted.path;
+  try {
+    hub::PullOptions options;
+    options.hub = hub::hub_settings_from_environment();
+    return hub::find_in_cache(*wanted.source, options);
+  } catch (const hub::HubError&) {  // there is no cache
+    return std::nullopt;
+  }
+}
+
+// The name under which a server has the model, ready to be asked; nothing: it does not have it. The
+// server may call it by any name: the files are compared.
+std::optional<std::string> served_name(const Wanted& wanted, const std::vector<v1::Model>& models,
+                                       Cancellation& cancellation) {
+  if (auto name = served_name_of_hub(wanted, models)) return name;
+  const std::optional<fs::path> path = local_path(wanted);
+  if (!path) return std::nullopt;
+  std::string fingerprint;  // computed where a model may have it
+  std::optional<std::string> found;
+  for (const v1::Model& model : models) {
+    if (model.state() != v1::MODEL_STATE_READY || model.fingerprint().empty()) continue;
+    if (!may_be_from(model, *path)) continue;
+    if (fingerprint.empty()) fingerprint = fingerprint_of(*path, cancellation);
+    if (model.fingerprint() != fingerprint) continue;
+    // Of several names the model's own.
+    if (!found || model.name() == wanted.name) found = model.name();
+  }
+  return found;
 }
 
 // The same of the server at the address of the flags, if there is one that lets this caller in.
@@ -265,30 +306,49 @@ class OwnServer {
     page_ = between(lines, "page: ", "\n");
     if (!address_.empty() && !page_.empty()) return;
     const int status = child_.end(kEndPatience);
-    std::string why = log_.last_line();
+    // The log of a server that a signal ended does not say so.
+    std::string why = status < kFirstSignal ? log_.last_line() : "";
     if (why.empty()) {
       why = status == 127 ? "lintel-server is neither beside lintel nor on the PATH"
-                          : "it ended with status " + std::to_string(status);
+                          : "it " + end_text(status);
     }
-    throw Failure("the server did not start: " + why + " (log: " + log_.path().string() + ")");
+    throw Failure("the server did not start: " + why + log_text());
   }
   ~OwnServer() {
     const int status = child_.end(kEndPatience);
+    if (has_said_end_) return;
     if (status == 0) {
       log_.remove();
     } else {
-      console_.err("lintel: the server ended with status " + std::to_string(status) +
-                   ", log: " + log_.path().string() + "\n");
+      console_.err("lintel: the server " + end_text(status) + log_text() + "\n");
     }
   }
   OwnServer(const OwnServer&) = delete;
   OwnServer& operator=(const OwnServer&) = delete;
+
+  // Says how it ended, after a call to it failed; nothing: it runs.
+  std::optional<std::string> end() {
+    const std::optional<int> status = child_.wait_for(kEndDelay);
+    if (!status) return std::nullopt;
+    has_said_end_ = true;
+    return "the server of this conversation " + end_text(*status) + log_text();
+  }
 
   const std::string& address() const { return address_; }
   const std::string& page() const { return page_; }
   const fs::path& log() const { return log_.path(); }
 
  private:
+  static constexpr int kFirstSignal = 128;  // of ChildProcess::wait()
+
+  static std::string end_text(int status) {
+    if (status < kFirstSignal) return "ended with status " + std::to_string(status);
+    const int signal = status - kFirstSignal;
+    if (signal == SIGKILL) return "was killed (signal 9); is there enough memory?";
+    return "was ended by signal " + std::to_string(signal);
+  }
+  std::string log_text() const { return " (log: " + log_.path().string() + ")"; }
+
   static std::string between(const std::string& text, std::string_view begin,
                              std::string_view end) {
     const std::size_t at = text.find(begin);
@@ -332,29 +392,42 @@ class OwnServer {
   LogFile log_;
   ChildProcess child_;
   std::string address_, page_;
+  bool has_said_end_ = false;
 };
 
-int run_model(const RunFlags& flags, const TalkOver& talk, Console& console) {
+int run_model(const RunFlags& flags, const PrepareTalk& prepare, Console& console) {
   Wanted wanted = parse_model(flags.model, console);
   std::optional<std::string> question;
-  if (!flags.prompt.empty()) question = flags.prompt;
+  if (flags.has_prompt) {
+    if (flags.prompt.find_first_not_of(" \t\r\n") == std::string::npos) {
+      throw UsageError("PROMPT is empty: a question is expected");
+    }
+    question = flags.prompt;
+  }
+  const TalkOver talk = prepare(std::move(question));
   ConnectionFlags connection = flags.connection;
   if (const auto served = name_at_server(wanted, connection, console.cancellation())) {
     console.err("lintel: the server at " + connection.address + " has " + *served + "\n");
     connection.model = *served;
-    return talk(connection, question);
+    return talk(connection, nullptr);
   }
   if (wanted.source) {
     wanted.path = pull_if_missing(*wanted.source, flags.offline, console);
   }
-  const OwnServer server(wanted.name, wanted.path, console);
+  OwnServer server(wanted.name, wanted.path, console);
   console.err("lintel: " + wanted.name + " is served for this conversation, page: " +
               server.page() + ", log: " + server.log().string() + "\n");
   ConnectionFlags own;
   own.address = server.address();
   own.model = wanted.name;
   own.deadline_seconds = flags.connection.deadline_seconds;
-  return talk(own, question);
+  try {
+    return talk(own, [&server] { return server.end(); });
+  } catch (const CallError&) {
+    if (console.cancellation().cancelled()) throw;
+    if (const auto end = server.end()) throw Failure(*end);
+    throw;
+  }
 }
 
 }  // namespace
@@ -365,13 +438,16 @@ void add_run(CLI::App& app, CommandLine& command_line) {
       app.add_subcommand("run", "Talk to a model: of a file, or of a hub, pulled where needed");
   command->add_option("MODEL", flags->model, "Directory, GGUF file, or ORG/NAME[:QUANT] of a hub")
       ->required();
-  command->add_option("PROMPT", flags->prompt, "The only question");
+  const CLI::Option* const prompt =
+      command->add_option("PROMPT", flags->prompt, "The only question");
   command->add_flag("--offline", flags->offline, "Look in the cache alone");
-  const TalkOver talk = add_talk_flags(*command, command_line.console);
+  const PrepareTalk prepare = add_talk_flags(*command, command_line.console);
   flags->connection.add_to(*command, /*with_model=*/false);
   command->footer(kRunFooter);
-  on_chosen(*command, command_line,
-            [flags, talk, &command_line] { return run_model(*flags, talk, command_line.console); });
+  on_chosen(*command, command_line, [flags, prepare, prompt, &command_line] {
+    flags->has_prompt = prompt->count() > 0;
+    return run_model(*flags, prepare, command_line.console);
+  });
 }
 
 }  // namespace lintel::cli

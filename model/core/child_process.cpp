@@ -91,14 +91,18 @@ std::optional<int> ChildProcess::poll() {
   return status_;
 }
 
-int ChildProcess::end(std::chrono::milliseconds patience) {
-  if (poll()) return *status_;
-  ::kill(pid_, SIGTERM);
+std::optional<int> ChildProcess::wait_for(std::chrono::milliseconds patience) {
   for (const auto until = std::chrono::steady_clock::now() + patience;
        !poll() && std::chrono::steady_clock::now() < until;) {
     std::this_thread::sleep_for(kPoll);
   }
-  if (!poll()) ::kill(pid_, SIGKILL);
+  return poll();
+}
+
+int ChildProcess::end(std::chrono::milliseconds patience) {
+  if (poll()) return *status_;
+  ::kill(pid_, SIGTERM);
+  if (!wait_for(patience)) ::kill(pid_, SIGKILL);
   return wait();
 }
 

@@ -42,6 +42,8 @@ class ChildProcess {
   int end(std::chrono::milliseconds patience);
   // Waits for its end. The exit status, or 128 + the signal that ended it.
   int wait();
+  // Waits likewise, at most `patience`. Nothing: it runs.
+  std::optional<int> wait_for(std::chrono::milliseconds patience);
 
  private:
   std::optional<int> poll();  // as wait(), if it has ended

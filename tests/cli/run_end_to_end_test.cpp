@@ -209,27 +209,92 @@ TEST_CASE_METHOD(RunFixture, "Ctrl-C ends an answer of lintel run, and its serve
 }
 
 TEST_CASE_METHOD(RunFixture, "the server of lintel run ends when that is killed") {
-  const std::string words = [&] {
-    std::string all = "exec";
-    for (const std::string& word : command_of_run({model.string()})) all += " '" + word + "'";
-    return all;
-  }();
-  // Its question never ends: the pipe stays open.
-  Process run({"/bin/bash", "-c", "sleep 1000 | (" + words + ")"});
-  const std::string page = page_of(run.read_err_until(".log\n"));
-  pid_t lintel = -1, server = -1;
-  for (const pid_t child : children_of(run.pid())) {
-    for (const pid_t grandchild : children_of(child)) lintel = child, server = grandchild;
-  }
-  REQUIRE(server > 0);
-  CHECK(runs(server));
+  TerminalProcess run(command_of_run({model.string()}));
+  const std::string page = page_of(run.read_until(".log"));
+  const std::vector<pid_t> servers = children_of(run.pid());
+  REQUIRE(servers.size() == 1);
+  CHECK(runs(servers[0]));
   CHECK(status_of_page(page) == "200");
-  kill(lintel, SIGKILL);
-  const bool has_ended = eventually([&] { return !runs(server); });
+  run.send(SIGKILL);
+  const bool has_ended = eventually([&] { return !runs(servers[0]); });
   CHECK(has_ended);
   CHECK(status_of_page(page) == "000");
-  if (!has_ended) kill(server, SIGKILL);
-  for (const pid_t child : children_of(run.pid())) kill(child, SIGKILL);  // the sleep
+  if (!has_ended) kill(servers[0], SIGKILL);
+}
+
+TEST_CASE_METHOD(RunFixture, "a conversation of lintel run ends with its server, and says why") {
+  TerminalProcess run(command_of_run({model.string(), "--max-tokens", "4"}));
+  run.read_until("> ");
+  const std::vector<pid_t> servers = children_of(run.pid());
+  REQUIRE(servers.size() == 1);
+  kill(servers[0], SIGKILL);
+  run.type("What is it?\n");
+  const std::string end =
+      "lintel: the server of this conversation was killed (signal 9); is there "
+      "enough memory? (log: " +
+      logs().at(0) + ")";
+  CHECK_THAT(run.read_until(end), Contains(end));
+  CHECK(run.wait() == 1);
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run says how its server ended before or with the question") {
+  // A copy of the program, with another one in the place of the server beside it.
+  const fs::path bin = directory.path() / "bin";
+  fs::create_directory(bin);
+  fs::copy_file(LINTEL_CLI, bin / "lintel");
+  const auto ask_beside = [&](const std::string& script) {
+    std::ofstream(bin / "lintel-server") << "#!/bin/sh\n" << script;
+    fs::permissions(bin / "lintel-server", fs::perms::owner_all);
+    Process run(command({(bin / "lintel").string(), "run", model.string(), "a"}));
+    const int code = run.wait();
+    CHECK(code == 1);
+    CHECK(run.out().empty());
+    return run.err();
+  };
+  const std::string killed = ask_beside("echo 'lintel-server: a line' >&2\nkill -9 $$\n");
+  CHECK(
+      killed ==
+      "lintel: the server did not start: it was killed (signal 9); is there enough memory? (log: " +
+          logs().at(0) + ")\n");
+  CHECK_THAT(ask_beside("echo 'lintel-server ready on 127.0.0.1:1'\n"
+                        "echo 'page: http://127.0.0.1:1/'\nexit 3\n"),
+             Contains("lintel: the server of this conversation ended with status 3 (log: ") &&
+                 !Contains("start one with"));
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run refuses blank questions and wrong flags before it pulls") {
+  FakeHub hub;
+  fill(hub);
+  set("HF_ENDPOINT", hub.url());
+  for (const std::string question : {"", "  "}) {
+    const Result blank = ask("org/world", question);
+    CHECK(blank.code == 2);
+    CHECK_THAT(blank.err, Contains("PROMPT is empty: a question is expected"));
+  }
+  const std::string nowhere = (directory.path() / "nowhere").string();
+  for (const auto& [flag, value] :
+       {std::pair("--think", std::string("maybe")), std::pair("--system", "@" + nowhere),
+        std::pair("--tools", nowhere), std::pair("--temperature", std::string("-1"))}) {
+    const Result wrong = ask("org/world", "a", {flag, value});
+    CHECK(wrong.code != 0);
+    CHECK_THAT(wrong.err, Contains(flag));
+  }
+  std::string words = "printf ' \\n' |";
+  for (const std::string& word : command_of_run({"org/world"})) words += " '" + word + "'";
+  Process piped({"/bin/sh", "-c", words});
+  CHECK(piped.wait() == 2);
+  CHECK_THAT(piped.err(), Contains("standard input is empty"));
+  CHECK(hub.requests().empty());
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run says that the chat template leaves a system message out") {
+  const std::string note = "lintel: the model's chat template leaves system messages out\n";
+  CHECK_THAT(ask(model.string(), "a", {"--system", "Be brief."}).err, !Contains(note));
+  std::ofstream(model / "chat_template.jinja") << "{% for m in messages %}{% if m.role != 'system' "
+                                                  "%}{{ m.content }}\n{% endif %}{% endfor %}";
+  const Result asked = ask(model.string(), "a", {"--system", "Be brief."});
+  CHECK(asked.code == 0);
+  CHECK_THAT(asked.err, Contains(note));
 }
 
 TEST_CASE_METHOD(RunFixture, "lintel run uses a server that has the model, and leaves it alone") {
@@ -249,6 +314,25 @@ TEST_CASE_METHOD(RunFixture, "lintel run uses a server that has the model, and l
   CHECK(other.code == 0);
   CHECK_THAT(other.err, Contains("served for this conversation"));
   CHECK(server.lintel({"health"}).code == 0);
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run finds a model that a server has under another name") {
+  const ServerProcess server({TinyModel::kTokens}, {"--model", "rw=" + model.string()});
+  const std::vector<std::string> there = {"--address", server.address()};
+  const std::string has_it = "lintel: the server at " + server.address() + " has rw\n";
+  const Result used = ask(model.string(), "What is it?", there);
+  INFO(used.err);
+  CHECK(used.code == 0);
+  CHECK_THAT(used.err, StartsWith(has_it));
+  // A model of a hub is compared by its files in the cache.
+  FakeHub hub;
+  fill(hub);
+  set("HF_ENDPOINT", hub.url());
+  Process pull(command({LINTEL_CLI, "pull", "org/world"}));
+  REQUIRE(pull.wait() == 0);
+  const Result cached = ask("org/world", "What is it?", there);
+  CHECK_THAT(cached.err, StartsWith(has_it));
+  CHECK(cached.out == used.out);
 }
 
 TEST_CASE_METHOD(RunFixture, "lintel run takes a GGUF file, or the first of its parts") {

@@ -22,6 +22,7 @@ class TerminalProcess {
   // Types these keys; "\x03" is Ctrl-C, "\x04" Ctrl-D, "\x1b[A" the arrow up.
   void type(const std::string& keys) const;
   void send(int signal) const;
+  pid_t pid() const { return pid_; }
   // Reads until `text` has come since the last call, or all has. Returns what came since then, up
   // to and with it.
   std::string read_until(const std::string& text);
