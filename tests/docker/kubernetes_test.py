@@ -49,7 +49,17 @@ class Variant:
         self.config_path = os.path.join(self.directory, "lintel.toml")
         self.config = tomllib.loads(
             manifests.one(self.documents, "ConfigMap")["data"]["lintel.toml"])
+        self.flags = self.expanded_flags()
+        self.config |= dict(flag.removeprefix("--").split("=", 1) for flag in self.flags)
         self.tls = "tls-cert" in self.config
+
+    def expanded_flags(self):
+        """The flags after --config FILE, with $(NAME) as the container's environment has it."""
+        given = {}
+        for source in self.container.get("envFrom", []):
+            given |= manifests.one(self.documents, "ConfigMap", source["configMapRef"]["name"])["data"]
+        return [re.sub(r"\$\((\w+)\)", lambda name: given[name[1]], flag)
+                for flag in self.container["args"][2:]]
 
     def one(self, kind):
         return manifests.one(self.documents, kind)
@@ -138,10 +148,10 @@ class ManifestTests:
 
     def test_the_server_takes_the_configuration_and_serves_what_is_asked_of_it(self):
         variant = self.variant
-        self.assertEqual(variant.container["args"], ["--config", "/etc/lintel/lintel.toml"])
+        self.assertEqual(variant.container["args"][:2], ["--config", "/etc/lintel/lintel.toml"])
         with tempfile.TemporaryDirectory() as directory:
             # Paths of the container, here: flags win over the file.
-            arguments = ["--config", variant.config_path, "--model", serving.MODEL]
+            arguments = ["--config", variant.config_path, "--model", serving.MODEL, *variant.flags]
             if "session-store" in variant.config:
                 arguments += ["--session-store", os.path.join(directory, "sessions")]
             if "models" in variant.config:
@@ -189,9 +199,13 @@ class ManifestTests:
     def test_the_server_stays_within_its_resources(self):
         variant = self.variant
         limits = variant.container["resources"]["limits"]
-        self.assertEqual(variant.config["workers"], int(limits["cpu"]))
+        self.assertEqual(variant.container["resources"]["requests"], limits)
+        self.assertEqual(int(variant.config["workers"]), int(limits["cpu"]))
         self.assertLessEqual(number_of_bytes(variant.config["session-memory"]),
                              number_of_bytes(limits["memory"]) // 2)
+        self.assertLess(number_of_bytes(variant.config["session-memory"]) +
+                        number_of_bytes(variant.config.get("model-memory", "0")),
+                        number_of_bytes(limits["memory"]))
 
     def test_pods_have_no_privileges(self):
         variant = self.variant
@@ -260,7 +274,7 @@ class HubTest(ManifestTests, unittest.TestCase):
 
     def test_a_pod_pulls_the_model_of_the_values_to_where_the_server_looks(self):
         (pull,) = self.variant.pod["spec"]["initContainers"]
-        self.assertEqual(pull["command"], ["lintel", "pull", "$(MODEL)"])
+        self.assertEqual(pull["command"], ["lintel", "pull", "--if-missing", "$(MODEL)"])
         (source,) = pull["envFrom"]
         values = manifests.one(self.variant.documents, "ConfigMap",
                                source["configMapRef"]["name"])["data"]
@@ -272,6 +286,28 @@ class HubTest(ManifestTests, unittest.TestCase):
         self.assertEqual(pull["securityContext"], self.variant.container["securityContext"])
         (mount,) = pull["volumeMounts"]
         self.assertEqual(mount["mountPath"], self.variant.config["models"])
+
+    def test_the_values_decide_image_and_sizes(self):
+        with tempfile.TemporaryDirectory() as directory:
+            shutil.copytree(manifests.KUBERNETES, directory, dirs_exist_ok=True)
+            path = os.path.join(directory, "hub", "values.env")
+            values = {"IMAGE": "registry.example/lintel:1", "MODEL": "one/other", "STORAGE": "77Gi",
+                      "CPU": "9", "MEMORY": "88Gi", "MODEL_MEMORY": "55GiB",
+                      "SESSION_MEMORY": "11GiB"}
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            self.assertEqual(re.findall(r"^(\w+)=", text, re.MULTILINE), list(values))
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines(f"{name}={value}\n" for name, value in values.items())
+            variant = Variant(os.path.join(directory, "hub"), "Deployment")
+        (pull,) = variant.pod["spec"]["initContainers"]
+        self.assertEqual([pull["image"], variant.container["image"]], [values["IMAGE"]] * 2)
+        sizes = {"cpu": "9", "memory": "88Gi"}
+        self.assertEqual(variant.container["resources"], {"requests": sizes, "limits": sizes})
+        claim = manifests.one(variant.documents, "PersistentVolumeClaim", "lintel-models")
+        self.assertEqual(claim["spec"]["resources"]["requests"]["storage"], "77Gi")
+        self.assertEqual(variant.flags, ["--workers=9", "--model-memory=55GiB",
+                                         "--session-memory=11GiB"])
 
 
 class ServingRuntimeTest(unittest.TestCase):

@@ -2,8 +2,7 @@
 """docker/kubernetes as documents, the way `kubectl kustomize` builds them.
 
 Knows what these files use of kustomize: resources, a ConfigMap made of files or of NAME=VALUE lines, JSON
-patches. The
-hash that kustomize appends to a ConfigMap's name is left out.
+patches, replacements by a value of a ConfigMap. The hash that kustomize appends to a ConfigMap's name is left out.
 """
 
 import copy
@@ -28,7 +27,7 @@ def load(path):
 
 def render(directory):
     """The documents of a directory with a kustomization.yaml."""
-    known = {"apiVersion", "kind", "resources", "configMapGenerator", "patches"}
+    known = {"apiVersion", "kind", "resources", "configMapGenerator", "patches", "replacements"}
     kustomization = load(os.path.join(directory, "kustomization.yaml"))
     assert set(kustomization) <= known, f"kustomization.yaml: unknown {set(kustomization) - known}"
     documents = []
@@ -43,6 +42,8 @@ def render(directory):
         for document in matches:
             for operation in load(os.path.join(directory, entry["path"])):
                 _apply(document, operation)
+    for replacement in kustomization.get("replacements", []):
+        _replace(documents, replacement)
     return documents
 
 
@@ -98,3 +99,24 @@ def _apply(document, operation):
     else:
         assert operation["op"] == "replace" and last in at, operation
         at[last] = copy.deepcopy(operation["value"])
+
+
+def _replace(documents, replacement):
+    """Copies one field to others; a path has members of objects, and [name=...] of lists."""
+    source = replacement["source"]
+    value = one(documents, source["kind"], source["name"])
+    for step in source["fieldPath"].split("."):
+        value = value[step]
+    for target in replacement["targets"]:
+        document = one(documents, target["select"]["kind"], target["select"]["name"])
+        for path in target["fieldPaths"]:
+            *way, last = path.split(".")
+            at = document
+            for step in way:
+                if step.startswith("["):
+                    name = step.removeprefix("[name=").removesuffix("]")
+                    (at,) = [element for element in at if element["name"] == name]
+                else:
+                    at = at[step]
+            assert last in at, path
+            at[last] = value
