@@ -87,6 +87,7 @@ class HttpServer {
     std::function<std::string()> unhealthy;                  // as add_health_routes() has it
     const Metrics* metrics = nullptr;                        // likewise
     Sealer::Secret secret{};                                 // of what clients keep sealed
+    const std::atomic<bool>& started;                        // false: health alone is answered
   };
   // REQUIRES: the objects that `parts` refers to outlive this one. Throws std::runtime_error if the
   // address cannot be listened on.
@@ -115,7 +116,7 @@ struct HttpServer::Impl {
         bodies(parts.options.memory_bytes, parts.counters),
         listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
                   parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
-                  parts.max_age_grace}) {
+                  parts.max_age_grace, /*uses_reserve=*/false, &parts.started}) {
     add_connect_routes(routes, calls, bodies);
     add_kserve_routes(routes, calls, bodies);
     add_openai_routes(routes, calls, bodies,
@@ -290,6 +291,7 @@ struct LintelServer::Impl {
           [this] { return started && health.is_ready(); }, options.http.allowed_hosts);
       spdlog::info("metrics on http://{}/metrics", address->to_string(endpoint->port()));
     }
+    if (options.http.listen) open_http(options);  // whose health says that models are being loaded
     if (stored != nullptr) {
       manager.when_unused([this](const Transformer& unused) { stored->store_idle_states(unused); });
     }
@@ -304,10 +306,43 @@ struct LintelServer::Impl {
     }
   }
 
-  // Says why no request can be served now, without names; empty: some can.
+  void open_http(const ServerOptions& options) {
+    const HttpServer::Parts parts{
+        .options = options.http,
+        .services = services,
+        .certificates = certificates,
+        .tokens = tokens.get(),
+        .max_body_bytes = static_cast<std::size_t>(options.connections.max_message_bytes),
+        .counters = http_counters,
+        .request_memory = request_memory,
+        .refuses_unknown_members = options.refuses_unknown_members,
+        .names_by_certificate = gate.identify_by_certificate,
+        .replica_id = options.replica_id,
+        .max_age = options.connections.max_age_ms,
+        .max_age_grace = options.connections.max_age_grace_ms,
+        .unhealthy = [this] { return unhealthy(); },
+        .metrics = options.monitoring.metrics_listen ? nullptr : &metrics,
+        .secret = sealing_secret(),
+        .started = started};
+    try {
+      http = std::make_unique<HttpServer>(parts);
+    } catch (const std::system_error&) {  // a thread is missing
+      throw;
+    } catch (const std::runtime_error& error) {
+      if (!options.http_is_default) throw;
+      spdlog::warn(
+          "HTTP is off: {}; --http-listen 127.0.0.1:0 takes a free port, --http-listen off none",
+          error.what());
+      return;
+    }
+    http->start();
+  }
+
+  // Why no request can be served now, without names; empty: some can.
   std::string unhealthy() const {
     if (calls.closed()) return "the server is shutting down";
     if (!health.is_ready()) return "the session store is broken";
+    if (!started) return "the server starts: its models are being loaded";
     if (manager.loads_on_request()) return "";
     std::string why;
     for (const ModelRegistry::Entry& entry : registry.index()) {
@@ -372,7 +407,7 @@ struct LintelServer::Impl {
   HttpCounters http_counters;
   const Metrics metrics;
   Maintenance maintenance;
-  std::atomic<bool> started{false};  // it listens
+  std::atomic<bool> started{false};  // it serves all of its calls
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
@@ -427,7 +462,6 @@ void LintelServer::start() {
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   report_health();
-  if (options_.http.listen) start_http();
   impl_->listener->start([&acceptor = *impl_->acceptor](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
@@ -435,38 +469,7 @@ void LintelServer::start() {
   });
   impl_->maintenance.start();
   impl_->started = true;
-}
-
-void LintelServer::start_http() {
-  const HttpServer::Parts parts{
-      .options = options_.http,
-      .services = impl_->services,
-      .certificates = impl_->certificates,
-      .tokens = impl_->tokens.get(),
-      .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
-      .counters = impl_->http_counters,
-      .request_memory = impl_->request_memory,
-      .refuses_unknown_members = options_.refuses_unknown_members,
-      .names_by_certificate = impl_->gate.identify_by_certificate,
-      .replica_id = options_.replica_id,
-      .max_age = options_.connections.max_age_ms,
-      .max_age_grace = options_.connections.max_age_grace_ms,
-      .unhealthy = [this] { return impl_->unhealthy(); },
-      .metrics = options_.monitoring.metrics_listen ? nullptr : &impl_->metrics,
-      .secret = impl_->sealing_secret()};
-  try {
-    impl_->http = std::make_unique<HttpServer>(parts);
-  } catch (const std::system_error&) {  // a thread is missing
-    throw;
-  } catch (const std::runtime_error& error) {
-    if (!options_.http_is_default) throw;
-    spdlog::warn(
-        "HTTP is off: {}; --http-listen 127.0.0.1:0 takes a free port, --http-listen off none",
-        error.what());
-    return;
-  }
-  impl_->http->start();
-  spdlog::info("HTTP on {}", http_url());
+  if (impl_->http != nullptr) spdlog::info("HTTP on {}", http_url());
 }
 
 void LintelServer::report_health() {

@@ -24,20 +24,20 @@ class HttpRoutes;
 // Models by name that were loaded elsewhere: served as their version 1, their memory not counted.
 using GivenModels = std::map<std::string, std::shared_ptr<const Transformer>>;
 
-// Also used in-process by tests. The constructor makes no thread but those that load, unload and
-// step models; with options.models.scheduling.workers = 0 a test steps scheduler() itself. Threads:
-// start, drain and stop by one thread; the rest by any.
+// Also used in-process by tests. The constructor makes no thread but those of HTTP and metrics, and
+// those that load, unload and step models; with options.models.scheduling.workers = 0 a test steps
+// scheduler() itself. Threads: start, drain and stop by one thread; the rest by any.
 class LintelServer {
  public:
-  // Loads the models of the options and serves the given ones, too. REQUIRES: names differ;
-  // `clock` outlives the server. Throws ModelError naming the model and what is wrong with it, or
-  // that the memory for models would not do; std::runtime_error when certificates, tokens or the
-  // session store cannot be used.
+  // Opens the HTTP port, which answers with the server's health alone until start(). Loads the
+  // models of the options and serves the given ones, too. REQUIRES: names differ; `clock` outlives
+  // the server. Throws ModelError naming the model and what is wrong with it, or that the memory
+  // for models would not do; std::runtime_error when certificates, tokens or the session store
+  // cannot be used, or HTTP's address, unless it is the default.
   LintelServer(const ServerOptions& options, const Clock& clock, const GivenModels& given = {});
   ~LintelServer();  // stop()
 
-  // Listens and serves. Throws std::runtime_error when an address cannot be listened on, but for
-  // HTTP's default.
+  // Listens and serves. Throws std::runtime_error when the address cannot be listened on.
   void start();
   // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
   std::string address() const;
@@ -45,7 +45,7 @@ class LintelServer {
   // The port of /metrics, which is served from the construction on. REQUIRES:
   // options.monitoring.metrics_listen.
   int metrics_port() const;
-  // False: off, or the default address was taken. REQUIRES: started.
+  // False: off, or the default address was taken.
   bool serves_http() const;
   // The counterparts of address() and port() for HTTP. REQUIRES: serves_http().
   std::string http_address() const;
@@ -72,7 +72,6 @@ class LintelServer {
 
   // Streams that end have `flush` to send their last messages.
   void stop(std::chrono::nanoseconds flush);
-  void start_http();
   void report_health();  // of the services and of every model, from now on
 
   const ServerOptions options_;

@@ -93,7 +93,8 @@ void add_health_routes(HttpRoutes& routes, BodyWork& bodies, std::function<std::
                     [unhealthy](const SharedExchange& exchange) {
                       exchange->answer(health_page(unhealthy()));
                     },
-                .is_open = true});
+                .is_open = true,
+                .answers_at_start = true});
   }
   if (metrics == nullptr) return;
   // Collecting takes milliseconds, which other connections do not wait.

@@ -39,6 +39,8 @@ struct HttpServerState {
   std::chrono::milliseconds max_age{0}, max_age_grace{0};
   std::string exposed_headers = {};  // of the routes' protocols, since the listener started
   std::atomic<bool> draining{false};
+  // False: routes that do not answer at the start are refused. Null: it has started.
+  const std::atomic<bool>* started = nullptr;
   // There are connections that nothing will close but HttpConnection::close(), see is_lost().
   std::atomic<bool> some_lost{false};
 };

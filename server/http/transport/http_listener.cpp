@@ -85,6 +85,7 @@ struct HttpListener::Impl {
         io(parts.options.threads),
         // The system's own bound, for clients that are not there, comes after ours for slow ones.
         listener(*parts.options.listen, 2 * parts.options.write_timeout_ms, parts.uses_reserve) {
+    state.started = parts.started;
     if (tls != nullptr) tls->current();  // throws now what OpenSSL does not take
   }
 

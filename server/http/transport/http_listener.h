@@ -4,6 +4,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 
@@ -32,6 +33,8 @@ class HttpListener {
     std::string replica_id = {};  // of every answer; empty: they do not say
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // of a connection, see HttpServerState
     bool uses_reserve = false;                               // see Listener
+    // False until all routes answer: see HttpRoute::answers_at_start. Null: they do.
+    const std::atomic<bool>* started = nullptr;
   };
 
   // REQUIRES: the objects that `parts` refers to outlive this one. Throws std::runtime_error if the

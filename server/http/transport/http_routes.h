@@ -58,6 +58,7 @@ struct HttpRoute {
   HttpSocketOpener open_socket = {};
   // Refuses a message before its handler is called: the body is a frame.
   HttpRefusal refuse_message = {};
+  bool answers_at_start = false;  // before the server has started, too
 };
 
 // Filled before the listener starts, constant from then on.

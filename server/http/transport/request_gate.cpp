@@ -71,6 +71,12 @@ std::optional<HttpAnswer> answer_head(const HttpServerState& server, HttpRequest
   if (const grpc::Status known = identify_caller(server, *route, request); !known.ok()) {
     return refusal(server.routes, request, route, 401, known);
   }
+  if (server.started != nullptr && !*server.started && !route->answers_at_start) {
+    HttpAnswer answer =
+        refused(503, grpc::UNAVAILABLE, "the server starts: its models are being loaded");
+    answer.headers.emplace_back("retry-after", "1");
+    return answer;
+  }
   if (const std::string_view encoding = foreign_encoding(request); !encoding.empty()) {
     return refused(415, grpc::UNIMPLEMENTED,
                    "content-encoding: " + clip(encoding) + " is not supported, send identity");

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every route of the server: who may call it, from where, and with how long a body.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -41,6 +47,38 @@ HttpReply answer_of(int port, const HttpRoute& route, const std::string& headers
   return request(port, route.method + " " + path_of(route) + " HTTP/1.1\r\nHost: localhost\r\n" +
                            length + headers + "\r\n");
 }
+
+// A port of the loopback that was free just now.
+int port_that_is_free() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+// The end of a pipe that is written to. REQUIRES: another thread will open its other end.
+class WrittenPipe {
+ public:
+  explicit WrittenPipe(const std::filesystem::path& path) {
+    REQUIRE(eventually([&] {
+      fd_ = ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+      return fd_ >= 0;
+    }));
+  }
+  ~WrittenPipe() { close(); }
+  void close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_ = -1;
+};
 
 }  // namespace
 
@@ -144,6 +182,49 @@ TEST_CASE("health: 200 without a token, 503 with the reason while no model can a
   std::ofstream(held).close();
   loading.join();
   CHECK(health().status == 200);
+}
+
+TEST_CASE("health: 503 while the models of the start are loaded, and so is every other route") {
+  const TemporaryDirectory files;
+  write_random_model(files.path() / "held", tiny_config(TinyModel::kTokens), /*seed=*/5);
+  const auto held = files.path() / "held.jinja";
+  REQUIRE(mkfifo(held.c_str(), 0600) == 0);
+  const int port = port_that_is_free();
+  ServerOptions options = with_http();
+  options.http.listen->port = port;
+  options.models.repository = files.path();
+  options.models.load = {"held"};
+  options.models.chat_templates = {{"held", held}};
+  const SteadyClock clock;
+  std::unique_ptr<LintelServer> server;
+  std::jthread loading([&] { server = std::make_unique<LintelServer>(options, clock); });
+  WrittenPipe pipe(held);  // the load reads until it is closed
+  const auto get = [port](const char* path) {
+    return request(port, "GET " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  };
+  const auto is_loading = Catch::Contains("the server starts: its models are being loaded");
+  for (const char* const path : {"/health", "/ping"}) {
+    const HttpReply reply = get(path);
+    CHECK(reply.status == 503);
+    CHECK_THAT(reply.body, Catch::Contains("unavailable_error") && is_loading);
+  }
+  for (const char* const path : {"/", "/v1/models", "/v2/health/live", "/api/tags"}) {
+    CAPTURE(path);
+    const HttpReply reply = get(path);
+    CHECK(reply.status == 503);
+    CHECK(reply.header("retry-after") == "1");
+    CHECK_THAT(reply.body, is_loading);
+  }
+  CHECK(get("/no_such").status == 404);
+  CHECK(post(port, "/v1/chat/completions", "{}").status == 503);
+  CHECK(post(port, "/v1/messages", "{}").status == 529);
+  pipe.close();
+  loading.join();
+  CHECK(get("/health").status == 503);  // it does not serve yet
+  server->start();
+  CHECK(get("/health").status == 200);
+  CHECK(get("/").status == 200);
+  CHECK(get("/v1/models").status == 200);
 }
 
 TEST_CASE("metrics: on the HTTP port where no port is set for them, with a token") {
