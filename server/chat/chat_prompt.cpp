@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -218,6 +220,40 @@ void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
   prompt.turn_boundary = std::clamp<std::int64_t>(prompt.turn_boundary, 0, last);
 }
 
+// The role of a message that is none of those of every API and whose text the prompt does not have
+// in its place. Templates may show roles of their own, and leave others out without a word.
+std::optional<std::string> lost_role(const Json& messages, std::string_view prompt) {
+  constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
+  // True if the prompt has the text, which it loses with all before it.
+  const auto takes = [&prompt](std::string_view text) {
+    constexpr std::string_view kSpace = " \t\r\n";
+    text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+    text.remove_suffix(text.size() - (text.find_last_not_of(kSpace) + 1));
+    // In linear time, for any text.
+    const void* const found = ::memmem(prompt.data(), prompt.size(), text.data(), text.size());
+    if (found == nullptr) return false;
+    const auto at = static_cast<std::size_t>(static_cast<const char*>(found) - prompt.data());
+    prompt.remove_prefix(at + text.size());
+    return true;
+  };
+  for (const Json& message : messages) {
+    const auto role = message.find("role");
+    if (role == message.end() || !role->is_string()) continue;
+    const auto& name = role->get_ref<const std::string&>();
+    if (std::ranges::find(kRoles, name) != std::end(kRoles)) continue;
+    const Json& content = message["content"];  // prepared: a text, parts of text, or null
+    const auto is_taken = [&](const Json& text) {
+      return !text.is_string() || takes(text.get_ref<const std::string&>());
+    };
+    const bool is_shown =
+        content.is_array()
+            ? std::ranges::all_of(content, [&](const Json& part) { return is_taken(part["text"]); })
+            : is_taken(content);
+    if (!is_shown) return name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 grpc::Status chat_refusal(const char* reason, const std::string& param,
@@ -242,6 +278,18 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
   try {
     Conversation conversation(*chat_template, prompt.traits, request, now, budget, late);
     prompt.rendered = conversation.prompt();
+    // Refused by the template in its own words, unless it leaves the message out or moves it.
+    if (late == LateSystem::kRefuse && has_late_system(request.messages, prompt.traits)) {
+      return chat_refusal("TEMPLATE_REFUSED", "messages",
+                          "have a system message after the first turns, which the model's chat "
+                          "template does not show there");
+    }
+    if (const auto role = lost_role(request.messages, prompt.rendered.text)) {
+      return invalid_argument(
+          {{"messages", "have the role " + clip(*role) +
+                            ", which the model's chat template does not show; expected system, "
+                            "developer, user, assistant or tool"}});
+    }
     const std::vector<PlainText> plain = plain_parts(prompt.rendered.spans);
     prompt.ids = tokenizer.encode(prompt.rendered.text,
                                   {.add_special = false, .parse_special = true, .plain = plain});

@@ -377,9 +377,10 @@ void add_model_flags(Table& flags, ServerOptions& options) {
       "the chat template shows");
   flags.choice<kLateSystems>(
       "--late-system", options.late_system, "RULE",
-      "A system or developer message after the first turns, where the chat template refuses one: "
-      "user: it stays in its place as a user's message; merge: it joins the first system message, "
-      "and all that follows is read again; refuse: the request is refused in the template's words");
+      "A system or developer message after the first turns, where the chat template does not show "
+      "it in its place: user: it stays there as a user's message, or as a part of a tool's result; "
+      "merge: it joins the first system message, and all that follows is read again; refuse: the "
+      "request is refused, in the template's words where it has some");
   flags.bytes(
       "--model-memory", models.memory_bytes, 0, kMostBytes,
       "Memory for the weights and tables of all models and adapters, and for loading "

@@ -91,10 +91,16 @@ std::vector<std::string> stops_of(const ReadChat& chat) {
 
 // Names the messages that the template does not show.
 void add_left_out(const ReadChat& chat, RpcCall& rpc) {
-  const bool has_system = std::ranges::any_of(
-      chat.request.messages,
-      [](const nlohmann::ordered_json& message) { return message.value("role", "") == "system"; });
-  if (has_system && !chat.prompt.traits.system) rpc.add_header("lintel-chat-left-out", "system");
+  const auto has = [&chat](const char* role) {
+    return std::ranges::any_of(chat.request.messages,
+                               [role](const nlohmann::ordered_json& message) {
+                                 return message.value("role", "") == role;
+                               });
+  };
+  std::string roles;
+  if (!chat.prompt.traits.system && has("system")) roles = "system";
+  if (chat.prompt.traits.drops_results && has("tool")) roles += roles.empty() ? "tool" : ", tool";
+  if (!roles.empty()) rpc.add_header("lintel-chat-left-out", roles);
 }
 
 // The places where states are kept in addition to the turn's boundary. The boundary is within the

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/traits.h"
@@ -27,6 +28,16 @@ const Message* member(const Message& object, const char* name) {
 bool has_role(const Message& message, const char* role) {
   const Message* const found = member(message, "role");
   return found != nullptr && found->is_string() && *found == role;
+}
+
+bool is_system(const Message& message) {
+  return has_role(message, "system") || has_role(message, "developer");
+}
+
+// True if the template does not show the message, which follows the first turns, in its place.
+bool is_misplaced(const Message& message, const TemplateTraits& traits) {
+  return (has_role(message, "system") && !traits.late_system) ||
+         (has_role(message, "developer") && !traits.late_developer);
 }
 
 // Parts of text, which a model's own refusal is, too.
@@ -114,11 +125,7 @@ class MessagePreparation {
       if (!messages[i].is_object()) throw MessageError(place_of(i) + " is no object");
       add(std::move(messages[i]), place_of(i), prepared);
     }
-    if (late_ == LateSystem::kRefuse) return prepared;
-    const auto first = std::ranges::find_if_not(prepared, is_system);
-    const bool has_late = std::any_of(
-        first, prepared.end(), [this](const Message& message) { return is_refused(message); });
-    if (!has_late) return prepared;
+    if (late_ == LateSystem::kRefuse || !has_late_system(prepared, traits_)) return prepared;
     return late_ == LateSystem::kUser ? with_late_as_user(std::move(prepared))
                                       : with_late_merged(std::move(prepared));
   }
@@ -127,32 +134,23 @@ class MessagePreparation {
   void add(Message message, const std::string& place, Message& prepared) {
     if (has_role(message, "developer") && !traits_.has_developer) message["role"] = "system";
     prepare_content(message, place);
+    is_begun_ = is_begun_ || !is_system(message);
     const bool joins =
-        has_role(message, "system") && prepared.size() == 1 && has_role(prepared[0], "system");
-    if (joins) return join(message, prepared[0]);
+        !is_begun_ && !prepared.empty() &&
+        (message["role"] == prepared.back()["role"] || !traits_.developer_after_system);
+    if (joins) return join(message, prepared.back());
     prepare_calls(message, place);
     name_reasoning(message);
     name_tool(message);
     prepared.push_back(std::move(message));
   }
 
-  static bool is_system(const Message& message) {
-    return has_role(message, "system") || has_role(message, "developer");
-  }
-  // True if the template refuses the message after the first turns.
-  bool is_refused(const Message& message) const {
-    return (has_role(message, "system") && !traits_.late_system) ||
-           (has_role(message, "developer") && !traits_.late_developer);
-  }
-
   Message with_late_as_user(Message messages) const {
     Message placed = Message::array();
-    bool is_begun = false;   // the first turns are
-    bool is_joined = false;  // the last message was a system message
-    for (Message& message : messages) {
-      is_begun = is_begun || !is_system(message);
-      const bool is_late = is_begun && is_refused(message);
-      if (is_late) message["role"] = "user";
+    std::vector<Message> waiting;  // after calls, for the first of their results
+    bool is_begun = false;         // the first turns are
+    bool is_joined = false;        // the last message was a system message
+    const auto place = [&](Message& message, bool is_late) {
       const bool may_join = !traits_.repeated_user && (is_late || is_joined) &&
                             has_role(message, "user") && !placed.empty() &&
                             has_role(placed.back(), "user");
@@ -162,7 +160,38 @@ class MessagePreparation {
         placed.push_back(std::move(message));
       }
       is_joined = is_late;
+    };
+    const auto place_waiting = [&] {
+      for (Message& late : waiting) {
+        if (has_role(placed.back(), "tool")) {
+          join(late, placed.back());
+        } else {
+          place(late, true);
+        }
+      }
+      waiting.clear();
+    };
+    for (Message& message : messages) {
+      is_begun = is_begun || !is_system(message);
+      const bool is_late = is_begun && is_misplaced(message, traits_);
+      if (is_late) message["role"] = "user";
+      if (is_late && !traits_.user_after_results) {
+        if (has_role(placed.back(), "tool")) {
+          join(message, placed.back());
+          continue;
+        }
+        const Message* const calls = member(placed.back(), "tool_calls");
+        if (calls != nullptr && !calls->empty()) {
+          waiting.push_back(std::move(message));
+          continue;
+        }
+      }
+      const bool is_result = has_role(message, "tool");
+      if (!is_result) place_waiting();
+      place(message, is_late);
+      if (is_result) place_waiting();
     }
+    place_waiting();
     return placed;
   }
 
@@ -172,7 +201,7 @@ class MessagePreparation {
     bool is_begun = false;
     for (Message& message : messages) {
       is_begun = is_begun || !is_system(message);
-      if (is_begun && is_refused(message)) {
+      if (is_begun && is_misplaced(message, traits_)) {
         join(message, placed[0]);
       } else {
         placed.push_back(std::move(message));
@@ -266,6 +295,7 @@ class MessagePreparation {
 
   const TemplateTraits& traits_;
   const LateSystem late_;
+  bool is_begun_ = false;  // a message that is no system message was added
   std::map<std::string, std::string, std::less<>> names_;  // of tools, by the id of a call
 };
 
@@ -273,6 +303,12 @@ class MessagePreparation {
 
 Message prepare_messages(Message messages, const TemplateTraits& traits, LateSystem late) {
   return MessagePreparation(traits, late).run(std::move(messages));
+}
+
+bool has_late_system(const Message& prepared, const TemplateTraits& traits) {
+  const auto first = std::ranges::find_if_not(prepared, is_system);
+  return std::any_of(first, prepared.end(),
+                     [&traits](const Message& message) { return is_misplaced(message, traits); });
 }
 
 }  // namespace lintel

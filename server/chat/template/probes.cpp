@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "server/chat/template/traits.h"
 #include "server/chat/template/values.h"
@@ -91,16 +94,53 @@ bool shows_call(const std::optional<std::string>& text) {
          text->find("probe_value", from) != std::string::npos;
 }
 
-// True if a message of the role may follow the first turns: it is shown there, or nowhere.
+// True if the text has each of the words once, in this order.
+bool has_in_order(const std::optional<std::string>& text,
+                  std::initializer_list<std::string_view> words) {
+  if (!text) return false;
+  std::size_t end = 0;
+  for (const std::string_view word : words) {
+    const std::size_t at = text->find(word);
+    if (at == std::string::npos || at < end || text->find(word, at + 1) != std::string::npos) {
+      return false;
+    }
+    end = at + word.size();
+  }
+  return true;
+}
+
+// True if a message of the role that follows the first turns is shown in its place, and takes
+// nothing from the one at the beginning. Templates that collect such messages show it before the
+// question; others show the last one alone.
 bool takes_late(ProbedTemplate& probed, const char* role) {
-  constexpr std::string_view kWords = "probe_late";
-  const ProbeJson message = {{"role", role}, {"content", kWords}};
-  const ProbeJson answer = {{"role", "assistant"}, {"content", "probe_answer"}};
-  const auto late =
-      rendered(probed, ProbeJson::array({user_message(), answer, message, user_message()}));
-  if (!late) return false;
-  return has(late, kWords) ||
-         !has(rendered(probed, ProbeJson::array({message, user_message()})), kWords);
+  const auto message = [](const char* of, const char* content) {
+    return ProbeJson{{"role", of}, {"content", content}};
+  };
+  return has_in_order(
+      rendered(probed,
+               ProbeJson::array({message(role, "probe_first"), user_message(),
+                                 message("assistant", "probe_answer"), message(role, "probe_late"),
+                                 message("user", "probe_next")})),
+      {"probe_first", kUserWords, "probe_answer", "probe_late", "probe_next"});
+}
+
+// Finds what the template makes of results of tools. `call`: a message with a call, as the template
+// takes it.
+void probe_results(ProbedTemplate& probed, const ProbeJson& tools, ProbeJson call,
+                   TemplateTraits& traits) {
+  constexpr std::string_view kResult = "probe_result";
+  for (const std::string_view name : kReasoningNames) call[std::string(name)] = "probe_thought";
+  ProbeJson messages = ProbeJson::array({user_message(),
+                                         std::move(call),
+                                         {{"role", "tool"},
+                                          {"tool_call_id", "abc123DEF"},
+                                          {"name", "probe_tool"},
+                                          {"content", kResult}}});
+  const auto before = rendered(probed, messages, &tools);
+  traits.drops_results = before && !has(before, kResult);
+  messages.push_back(user_message());
+  const auto after = rendered(probed, messages, &tools);
+  traits.user_after_results = !has(before, kResult) || (after && after->starts_with(*before));
 }
 
 ToolDialect dialect_of(const std::optional<std::string>& text) {
@@ -184,6 +224,8 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
     return rendered(probed, ProbeJson::array({user_message(), without_text}), &tools).has_value();
   };
   traits.null_content = is_rendered();
+  probe_results(probed, tools,
+                call_message(wants_text ? ProbeJson(arguments.dump()) : arguments, ""), traits);
   for (const std::string_view name : kReasoningNames) without_text[std::string(name)] = "thought";
   traits.null_content = traits.null_content && is_rendered();
   const ProbeJson parts = ProbeJson::array({{{"type", "text"}, {"text", "probe_part"}}});
@@ -217,7 +259,17 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
     }
   }
   traits.reasoning_end = reasoning_end_of(probed);
-  traits.has_developer = chat_template.source().find("developer") != std::string::npos;
+  const ProbeJson developer = {{"role", "developer"}, {"content", "probe_developer"}};
+  traits.has_developer =
+      chat_template.source().find("developer") != std::string::npos &&
+      has(rendered(probed, ProbeJson::array({developer, user_message()})), "probe_developer");
+  traits.developer_after_system =
+      traits.has_developer &&
+      has_in_order(
+          rendered(probed, ProbeJson::array({{{"role", "system"}, {"content", "probe_system"}},
+                                             developer,
+                                             user_message()})),
+          {"probe_system", "probe_developer", kUserWords});
   return traits;
 }
 

@@ -271,6 +271,57 @@ std::string reason_of(const ChatModel& model, api::ChatParams request) {
   return status.error_message();
 }
 
+TEST_CASE("--late-system refuse: what a template leaves out or moves is refused by the server") {
+  const SpelledTokenizer tokenizer({});
+  const auto error_of = [&](const char* name, const Json& messages, LateSystem late) {
+    api::ChatParams request = request_of(messages);
+    ChatPrompt prompt;
+    return make_chat_prompt(*golden_model(name), tokenizer, request, {}, prompt, nullptr,
+                            PromptUse::kAnswer, late)
+        .error_message();
+  };
+  const auto said = [](const char* role, const char* text) {
+    return Json{{"role", role}, {"content", text}};
+  };
+  const Json late = Json::array({said("system", "a"), said("user", "b"), said("assistant", "c"),
+                                 said("system", "d"), said("user", "e")});
+  for (const char* const name : {"gpt_oss", "smollm3", "rwkv_world", "deepseek_v3_1"}) {
+    CAPTURE(name);
+    CHECK_THAT(error_of(name, late, LateSystem::kRefuse),
+               Catch::Contains("have a system message after the first turns"));
+    CHECK(error_of(name, late, LateSystem::kUser).empty());
+    CHECK(error_of(name, late, LateSystem::kMerge).empty());
+    const Json first = Json::array({said("system", "a"), said("user", "b")});
+    CHECK(error_of(name, first, LateSystem::kRefuse).empty());
+  }
+  CHECK_THAT(error_of("qwen3_5_think", late, LateSystem::kRefuse),
+             Catch::Contains("System message must be at the beginning."));
+  CHECK(error_of("qwen3", late, LateSystem::kRefuse).empty());
+}
+
+TEST_CASE("a message of another role is refused where the template does not show its text") {
+  const SpelledTokenizer tokenizer({});
+  const auto error_of = [&](const char* name, const Json& content) {
+    api::ChatParams request = request_of({{{"role", "user"}, {"content", "question"}},
+                                          {{"role", "critic"}, {"content", content}},
+                                          {{"role", "user"}, {"content", "next"}}});
+    ChatPrompt prompt;
+    return make_chat_prompt(*golden_model(name), tokenizer, request, {}, prompt).error_message();
+  };
+  const Json parts = Json::array(
+      {{{"type", "text"}, {"text", " some "}}, {{"type", "text"}, {"text", "words\n"}}});
+  for (const Json& content : {Json("some words\n"), parts}) {
+    for (const char* const name : {"qwen3", "rwkv_world", "smollm3"}) {
+      CHECK_THAT(error_of(name, content),
+                 Catch::Contains("critic") &&
+                     Catch::Contains("expected system, developer, user, assistant or tool"));
+    }
+    CHECK(error_of("chatml", content).empty());
+    CHECK_THAT(error_of("qwen3_5_think", content), Catch::Contains("Unexpected message role."));
+  }
+  CHECK(error_of("qwen3", "").empty());  // nothing is lost
+}
+
 TEST_CASE("a conversation that cannot be rendered is refused with the reason") {
   const Json messages = {{{"role", "user"}, {"content", "a"}}};
   using Catch::Contains;

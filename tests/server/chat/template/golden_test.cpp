@@ -208,28 +208,122 @@ TEST_CASE("golden templates: a message without content fails only where one with
   }
 }
 
-TEST_CASE("golden templates: each shows a late system message where it shows one at all") {
-  int refusing = 0;
-  for (const Json& file : golden_files()) {
-    INFO(file["name"]);
-    const ChatTemplate chat_template = compiled(file);
-    const TemplateTraits traits = probe(chat_template);
-    refusing += !traits.late_system;
-    const auto message = [](const char* role, const char* content) {
-      return Json{{"role", role}, {"content", content}};
-    };
-    for (const char* const role : {"system", "developer"}) {
-      const Json prepared =
-          prepare_messages(Json::array({message("user", "a"), message("assistant", "b"),
-                                        message(role, "late words"), message("user", "c")}),
-                           traits, LateSystem::kUser);
-      RenderInput input;
-      input.messages = &prepared;
-      const std::string text = chat_template.render(input).text;
-      CHECK((text.find("late words") != std::string::npos || !traits.system));
+namespace {
+
+Json said(const char* role, const char* content) { return {{"role", role}, {"content", content}}; }
+
+Json round_of(int number, const std::string& result) {
+  const std::string text = std::to_string(number);
+  const Json call = {{"id", "abc123DE" + text},
+                     {"type", "function"},
+                     {"function", {{"name", "look"}, {"arguments", {{"key", "value " + text}}}}}};
+  return Json::array({{{"role", "assistant"},
+                       {"content", ""},
+                       {"reasoning_content", "thought " + text},
+                       {"tool_calls", Json::array({call})}},
+                      {{"role", "tool"},
+                       {"tool_call_id", "abc123DE" + text},
+                       {"name", "look"},
+                       {"content", result}}});
+}
+
+std::string text_of(const ChatTemplate& chat_template, const TemplateTraits& traits,
+                    const Json& messages, LateSystem late, const Json* tools = nullptr) {
+  const Json prepared = prepare_messages(messages, traits, late);
+  RenderInput input;
+  input.messages = &prepared;
+  input.tools = tools;
+  input.add_generation_prompt = false;
+  return chat_template.render(input).text;
+}
+
+// The words in the order of the text, with a bar after each; each as often as the text has it.
+std::string order_of(const std::string& text, const std::vector<std::string>& words) {
+  std::string order;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    for (const std::string& word : words) {
+      if (text.compare(at, word.size(), word) == 0) order += word + "|";
     }
   }
-  CHECK(refusing >= 4);
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("golden templates: each shows a late system message in its place, and keeps the first") {
+  const std::vector<std::string> words = {"first w", "question w", "answer w", "late w", "next w"};
+  int replaced = 0;
+  for (const Json& file : golden_files()) {
+    const ChatTemplate chat_template = compiled(file);
+    const TemplateTraits traits = probe(chat_template);
+    replaced += !traits.late_system;
+    for (const char* const role : {"system", "developer"}) {
+      INFO(file["name"] << ": " << role);
+      const Json messages = Json::array({said(role, "first w"), said("user", "question w"),
+                                         said("assistant", "answer w"), said(role, "late w"),
+                                         said("user", "next w")});
+      const std::string text = text_of(chat_template, traits, messages, LateSystem::kUser);
+      const std::string order = order_of(text, words);
+      // Mistral's templates show the first one before the last question.
+      const bool is_mistral = file["name"].get<std::string>().starts_with("mistral_nemo");
+      CHECK(order == (is_mistral ? "question w|answer w|first w|late w|next w|"
+                                 : "first w|question w|answer w|late w|next w|"));
+      const std::string merged =
+          order_of(text_of(chat_template, traits, messages, LateSystem::kMerge), words);
+      if (is_mistral) {
+        CHECK(merged == "question w|answer w|first w|late w|next w|");
+      } else if (has_late_system(prepare_messages(messages, traits), traits)) {
+        CHECK(merged == "first w|late w|question w|answer w|next w|");
+      } else {
+        CHECK(merged == order);
+      }
+    }
+  }
+  CHECK(replaced >= 9);  // refused, left out, or moved
+}
+
+TEST_CASE("golden templates: what a late message follows stays as it was, tool rounds among it") {
+  const Json parameters = {{"type", "object"}, {"properties", {{"key", {{"type", "string"}}}}}};
+  const Json tools = Json::array(
+      {{{"type", "function"},
+        {"function", {{"name", "look"}, {"description", "Looks."}, {"parameters", parameters}}}}});
+  int shows_tools = 0, joins = 0;
+  for (const Json& file : golden_files()) {
+    if (!file["probes"]["tools"].get<bool>()) continue;
+    ++shows_tools;
+    const ChatTemplate chat_template = compiled(file);
+    const TemplateTraits traits = probe(chat_template);
+    joins += !traits.late_system && !traits.user_after_results;
+    const auto rendered = [&](const Json& messages, LateSystem late) {
+      return text_of(chat_template, traits, messages, late, &tools);
+    };
+    for (const LateSystem late : {LateSystem::kUser, LateSystem::kMerge, LateSystem::kRefuse}) {
+      for (const char* const role : {"system", "developer"}) {
+        INFO(file["name"] << ": " << role << ", rule " << static_cast<int>(late));
+        Json messages = Json::array({said("system", "first w"), said("user", "question w")});
+        for (const Json& message : round_of(1, "result 1")) messages.push_back(message);
+        const std::string before = rendered(messages, late);
+        for (const Json& message : round_of(2, "result 2")) messages.push_back(message);
+        messages.push_back(said(role, "late w"));
+        const bool is_placed = !has_late_system(prepare_messages(messages, traits), traits);
+        // The template or the server refuses it.
+        if (late == LateSystem::kRefuse && !is_placed) continue;
+        const std::string after = rendered(messages, late);
+        // Shows the system text before a question alone that is the last message.
+        if (late == LateSystem::kMerge && file["name"] == "mistral_nemo") continue;
+        CHECK(after.find("late w") != std::string::npos);
+        CHECK((after.find("thought 2") == std::string::npos) ==
+              (before.find("thought 1") == std::string::npos));
+        // The first system message changes.
+        CHECK(after.starts_with(before) == (late != LateSystem::kMerge || is_placed));
+        // Later rounds leave it where it is.
+        for (const Json& message : round_of(3, "result 3")) messages.push_back(message);
+        CHECK(rendered(messages, late).starts_with(after));
+      }
+    }
+  }
+  CHECK(shows_tools >= 12);
+  CHECK(joins >= 5);
 }
 
 TEST_CASE("rwkv-world: the built-in template is that of the vectors") {

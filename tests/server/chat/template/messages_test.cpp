@@ -85,7 +85,48 @@ TEST_CASE("messages: a late system message that the template refuses is placed b
     CHECK(placed(late, traits, messages) == "s:1\n\n2 u:3 s:4 a:5 s:6 u:7 ");
   }
   traits.has_developer = true;
+  // A template that shows the first of both alone gets one.
+  CHECK(placed(LateSystem::kUser, traits, messages) == "s:1\n\n2 u:3 s:4 a:5 u:6\n\n7 ");
+  traits.developer_after_system = true;
   CHECK(placed(LateSystem::kUser, traits, messages) == "s:1 d:2 u:3 s:4 a:5 u:6\n\n7 ");
+}
+
+TEST_CASE("messages: a late system message beside results of tools joins one of them") {
+  const auto placed = [](const TemplateTraits& traits, const char* messages) {
+    std::string text;
+    for (const Json& message : prepare_messages(Json::parse(messages), traits, LateSystem::kUser)) {
+      text += message["role"].get<std::string>().substr(0, 1) + ":" +
+              message["content"].get<std::string>() + " ";
+    }
+    return text;
+  };
+  const char* const after = R"([
+      {"role": "user", "content": "1"},
+      {"role": "assistant", "content": "2", "tool_calls": [{"id": "a"}, {"id": "b"}]},
+      {"role": "tool", "tool_call_id": "a", "content": "3"},
+      {"role": "system", "content": "4"}, {"role": "developer", "content": "5"},
+      {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "6"}]},
+      {"role": "system", "content": "7"},
+      {"role": "assistant", "content": "8"}, {"role": "system", "content": "9"}])";
+  TemplateTraits traits;
+  traits.repeated_user = true;
+  CHECK(placed(traits, after) == "u:1 a:2 t:3\n\n4\n\n5 t:6\n\n7 a:8 u:9 ");
+  const char* const between = R"([
+      {"role": "user", "content": "1"},
+      {"role": "assistant", "content": "2", "tool_calls": [{"id": "a"}]},
+      {"role": "system", "content": "3"}, {"role": "system", "content": "4"},
+      {"role": "tool", "tool_call_id": "a", "content": "5"}, {"role": "user", "content": "6"}])";
+  CHECK(placed(traits, between) == "u:1 a:2 t:5\n\n3\n\n4 u:6 ");
+  // Without a result it is a user's.
+  const char* const alone = R"([
+      {"role": "user", "content": "1"},
+      {"role": "assistant", "content": "2", "tool_calls": [{"id": "a"}]},
+      {"role": "system", "content": "3"}, {"role": "user", "content": "4"}])";
+  CHECK(placed(traits, alone) == "u:1 a:2 u:3 u:4 ");
+  traits.repeated_user = false;
+  CHECK(placed(traits, alone) == "u:1 a:2 u:3\n\n4 ");
+  traits.user_after_results = true;
+  CHECK(placed(traits, between) == "u:1 a:2 u:3\n\n4 t:5 u:6 ");
 }
 
 TEST_CASE("messages: a late system message is joined in time linear in the texts") {

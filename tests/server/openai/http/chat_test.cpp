@@ -963,6 +963,16 @@ TEST_CASE("chat: a system message that the template leaves out is named in a hea
   }
   CHECK(left_out(leaving, "/v1/responses", with_instructions) == "system");
   CHECK(left_out(leaving, "/v1/chat/completions", plain).empty());
+  // Results of tools, by a template that has no place for them.
+  ojson with_result = plain;
+  with_result["messages"].push_back({{"role", "tool"}, {"tool_call_id", "a"}, {"content", "1"}});
+  CHECK(left_out(showing, "/v1/chat/completions", with_result).empty());
+  ServerOptions drops = shows;
+  const auto world = files.path() / "world.jinja";
+  std::ofstream(world) << "rwkv-world";
+  drops.models.chat_templates = {{"m", world}};
+  ChatServer dropping(drops);
+  CHECK(left_out(dropping, "/v1/chat/completions", with_result) == "tool");
 }
 
 TEST_CASE("chat: text-rwkv7-small reads a scene and answers with one speech") {
