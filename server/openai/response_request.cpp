@@ -149,7 +149,7 @@ class Reader {
     read_tools();
     read_tool_choice();
     read_text();
-    check_format();
+    check_form_of_text();
     read_reasoning();
     read_numbers();
     make_response();
@@ -410,7 +410,7 @@ class Reader {
   }
 
   // Refuses what a chat refuses next to response_format, by the names of a response.
-  void check_format() const {
+  void check_form_of_text() const {
     if (!chat_.contains("response_format")) return;
     for (const char* const name : kFormatMembers) {
       if (chat_.contains(name)) throw MemberError{name, "cannot be combined with text.format"};

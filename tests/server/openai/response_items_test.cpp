@@ -477,7 +477,7 @@ TEST_CASE("request: members of other servers are a chat's") {
   CHECK_FALSE(read({{"input", "Hi"}}).has_timings);
 }
 
-TEST_CASE("request: the text has one form, whichever member asks for it") {
+TEST_CASE("request: one member says what form the text has") {
   using Format = api::ChatParams::Format;
   const auto chat_of = [](const char* members) {
     ojson body = {{"input", "Hi"}};

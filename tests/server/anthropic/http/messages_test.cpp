@@ -416,7 +416,7 @@ TEST_CASE("errors of messages have Anthropic's form, type and status") {
   CHECK_THAT(named.body, Contains("stop_sequences"));
 }
 
-TEST_CASE("a tool that cannot be compiled is named, whatever server tools stand before it") {
+TEST_CASE("a tool that cannot be compiled is named, also after server tools") {
   MessagesServer server({"a"});
   ojson body = question_of("Hi");
   body["tools"] = ojson::parse(R"([{"type": "web_search_20250305", "name": "web_search"},

@@ -215,7 +215,8 @@ TEST_CASE("responses: tools and items that run elsewhere are left out, and a hea
   CHECK(ojson::parse(server.create(body).body)["error"]["param"] == "tool_choice");
 }
 
-TEST_CASE("responses: a tool that cannot be compiled is named, whatever tools stand before it") {
+TEST_CASE(
+    "responses: a tool that cannot be compiled is named, also after tools that are left out") {
   ResponseServer server;
   const ojson parameters = ojson::parse(R"({"type": "object",
       "properties": {"city": {"type": "string", "contains": {}}}})");
