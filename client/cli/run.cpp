@@ -145,13 +145,13 @@ std::string fingerprint_of(const fs::path& path, Cancellation& cancellation) {
 // False if the model's configuration shows that it was not loaded from the path, so that no weights
 // have to be read to find that out.
 bool may_be_from(const v1::Model& model, const fs::path& path) {
-  using Json = nlohmann::json;
-  const Json served = Json::parse(model.config_json(), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json served =
+      nlohmann::json::parse(model.config_json(), nullptr, /*allow_exceptions=*/false);
   if (!served.is_object()) return true;
   const bool is_of_gguf = served.contains("general.architecture");
   std::ifstream in(path / "config.json");
   if (!in.is_open()) return is_of_gguf;
-  const Json own = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json own = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
   return own.is_discarded() || own == served;
 }
 
