@@ -330,6 +330,12 @@ ChatTemplateSources ModelFiles::load_chat_template_sources() const {
   return sources;
 }
 
+bool ModelFiles::has_tokenizer() const {
+  if (config_.modality == ModalityKind::kBytes) return true;
+  if (config_.modality != ModalityKind::kTokens) return false;
+  return gguf_ != nullptr ? gguf_->has("tokenizer.ggml.model") : has_tokenizer_file(path_);
+}
+
 std::shared_ptr<const Tokenizer> ModelFiles::load_tokenizer(std::vector<std::string>& notes) const {
   if (config_.modality == ModalityKind::kBytes) return std::make_shared<const ByteTokenizer>();
   if (config_.modality != ModalityKind::kTokens) return nullptr;

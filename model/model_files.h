@@ -47,6 +47,8 @@ class ModelFiles {
   // file its own. Null: the model has ids alone; `notes` says why where there is a reason. Throws
   // ModelError, also for a token that the model has no row for.
   std::shared_ptr<const Tokenizer> load_tokenizer(std::vector<std::string>& notes) const;
+  // True if load_tokenizer() finds one to read; reads none.
+  bool has_tokenizer() const;
   // The texts of its chat templates: of a GGUF file tokenizer.chat_template and
   // tokenizer.chat_template.NAME, of a directory its files.
   ChatTemplateSources load_chat_template_sources() const;

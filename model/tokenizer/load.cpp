@@ -71,12 +71,25 @@ std::vector<std::int32_t> stop_ids(const std::filesystem::path& directory,
   return {ids.begin(), ids.end()};
 }
 
+namespace {
+
+constexpr const char* kWorldFile = "rwkv_vocab_v20230424.txt";
+constexpr const char* kJsonFile = "tokenizer.json";
+
+}  // namespace
+
+bool has_tokenizer_file(const std::filesystem::path& directory) {
+  std::error_code error;
+  return std::filesystem::exists(directory / kWorldFile, error) ||
+         std::filesystem::exists(directory / kJsonFile, error);
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory) {
-  const std::string world = (directory / "rwkv_vocab_v20230424.txt").string();
+  const std::string world = (directory / kWorldFile).string();
   if (const auto text = read_tokenizer_file(world)) {
     return make_world_tokenizer(parse_world_vocabulary(*text, world), {}, world);
   }
-  const std::string name = (directory / "tokenizer.json").string();
+  const std::string name = (directory / kJsonFile).string();
   const auto text = read_tokenizer_file(name);
   if (!text) return nullptr;
   const std::string config_name = (directory / "tokenizer_config.json").string();

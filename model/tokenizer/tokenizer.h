@@ -141,6 +141,8 @@ class ByteTokenizer final : public Tokenizer {
 // Throws ModelError, with file, place, what was found and expected, for anything that would be
 // encoded otherwise than the file means.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
+// True if the directory has a file that load_tokenizer() reads.
+bool has_tokenizer_file(const std::filesystem::path& directory);
 
 // The ids that end a text, ascending: eos_token_id of generation_config.json, of the text model in
 // config.json and at its top, and eos_token of tokenizer_config.json; for World id 0 alone, as some

@@ -116,8 +116,8 @@ bool chats(const ServedModel& model) {
          model.transformer->tokenizer() != nullptr;
 }
 
-// The `names` that chat, or may: a model that is not in memory shows it once it is loaded.
-// Models whose last load failed are left out.
+// The `names` that chat: models that are not in memory are judged by their files. Models whose last
+// load failed are left out.
 std::vector<std::string> chat_names(std::vector<std::string> names, const ServiceContext& context) {
   std::vector<std::string> failed;
   for (const ModelRegistry::Entry& entry : context.manager.index()) {
@@ -125,7 +125,8 @@ std::vector<std::string> chat_names(std::vector<std::string> names, const Servic
   }
   std::erase_if(names, [&](const std::string& name) {
     const SharedModel model = context.models.find(name);
-    return model != nullptr ? !chats(*model) : std::ranges::count(failed, name) > 0;
+    if (model != nullptr) return !chats(*model);
+    return std::ranges::count(failed, name) > 0 || !context.manager.can_chat(name);
   });
   return names;
 }

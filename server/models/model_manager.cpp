@@ -19,6 +19,7 @@
 
 #include "model/core/errors.h"
 #include "model/model_files.h"
+#include "server/chat/template/traits.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_repository.h"
 
@@ -180,31 +181,45 @@ void ModelManager::stop() {
 
 namespace {
 
-// Faults in a model's files that fail every load; they are read once, and again when they have
-// changed. Thread-safe.
-class FileProblems {
+// Findings about a model's files that need no load.
+struct FileFacts {
+  std::string problem;  // a fault that fails every load; empty: none is known
+  bool has_tokenizer = false;
+  bool has_template = false;  // for chats, that is served
+};
+
+// The files are read once, and again when they have changed. Thread-safe.
+class KnownFiles {
  public:
-  // Empty: nothing is known.
-  std::string find(const std::filesystem::path& model) EXCLUDES(mutex_) {
-    const std::filesystem::file_time_type changed =
-        std::max(time_of(model), time_of(model / "config.json"));
+  FileFacts find(const std::filesystem::path& model) EXCLUDES(mutex_) {
+    std::filesystem::file_time_type changed = time_of(model);
+    for (const char* const file : {"config.json", "chat_template.jinja", "tokenizer_config.json"}) {
+      changed = std::max(changed, time_of(model / file));
+    }
     MutexLock lock(mutex_);
-    const auto known = problems_.find(model);
-    if (known != problems_.end() && known->second.changed == changed) return known->second.text;
-    Problem found{changed, {}};
+    const auto known = known_.find(model);
+    if (known != known_.end() && known->second.changed == changed) return known->second.facts;
+    Known found{changed, {}};
     try {
       const ModelFiles files(model);
+      found.facts.has_tokenizer = files.has_tokenizer();
+      if (found.facts.has_tokenizer) found.facts.has_template = has_served_template(files);
     } catch (const ModelError& error) {
-      found.text = error.what();
+      found.facts.problem = error.what();
     }
-    return problems_.insert_or_assign(model, std::move(found)).first->second.text;
+    return known_.insert_or_assign(model, std::move(found)).first->second.facts;
   }
 
  private:
-  struct Problem {
+  struct Known {
     std::filesystem::file_time_type changed;  // the files, when they were read
-    std::string text;
+    FileFacts facts;
   };
+  static bool has_served_template(const ModelFiles& files) {
+    const ChatTemplateSources sources = files.load_chat_template_sources();
+    return compile_chat_templates(sources.templates, sources.special_tokens)
+               .find(/*has_tools=*/false) != nullptr;
+  }
   static std::filesystem::file_time_type time_of(const std::filesystem::path& path) {
     std::error_code none;
     const auto time = std::filesystem::last_write_time(path, none);
@@ -212,13 +227,13 @@ class FileProblems {
   }
 
   Mutex mutex_;
-  std::map<std::filesystem::path, Problem> problems_ GUARDED_BY(mutex_);
+  std::map<std::filesystem::path, Known> known_ GUARDED_BY(mutex_);
 };
 
 // Shared by the process: the contents of files are the same for every manager.
-FileProblems& file_problems() {
-  static FileProblems problems;
-  return problems;
+KnownFiles& known_files() {
+  static KnownFiles files;
+  return files;
 }
 
 }  // namespace
@@ -234,7 +249,7 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
             return entry.name == name && entry.version == found.version;
           });
       if (is_known) continue;
-      const std::string problem = file_problems().find(found.directory);
+      const std::string problem = known_files().find(found.directory).problem;
       entries.push_back({name, found.version, ModelState::kUnavailable,
                          problem.empty() ? "not loaded" : repository_.without_path(problem),
                          !problem.empty()});
@@ -477,6 +492,15 @@ std::vector<std::string> ModelManager::names() const {
   std::ranges::sort(names);
   names.erase(std::ranges::unique(names).begin(), names.end());
   return names;
+}
+
+bool ModelManager::can_chat(const std::string& name) const {
+  const std::vector<ModelSource> found = sources(name);
+  if (found.empty()) return false;
+  const FileFacts facts = known_files().find(found.back().directory);
+  const bool is_given = std::ranges::any_of(
+      options_.chat_templates, [&](const ChatTemplateFile& given) { return given.model == name; });
+  return facts.problem.empty() && facts.has_tokenizer && (facts.has_template || is_given);
 }
 
 void ModelManager::wait_for(const std::string& name, std::optional<std::int64_t> version,

@@ -21,6 +21,7 @@
 #include "tests/server/support/repository_server.h"
 #include "tests/server/support/stored_server.h"
 #include "tests/support/catch.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -177,6 +178,32 @@ TEST_CASE("a call that names no model or an unknown one loads none") {
   CHECK(unknown.status.error_code() == grpc::StatusCode::NOT_FOUND);
   CHECK(f.state("a") == "unloaded");
   CHECK(f.state("b") == "unloaded");
+}
+
+TEST_CASE("a chat without a model means the only one whose files are those of one that chats") {
+  OnRequestServer f;  // "a" and "b" have no tokenizer
+  const auto add_template = [&](const char* name) {
+    std::ofstream(f.directory.path() / name / "chat_template.jinja")
+        << "{% for m in messages %}{{ m.content }}{% endfor %}";
+  };
+  write_random_model(f.directory.path() / "digits", tiny_config(TinyModel::kImage), /*seed=*/5);
+  add_template("digits");
+  write_text_model(f.directory.path() / "plain");
+  write_text_model(f.directory.path() / "talk");
+  add_template("talk");
+  f.begin();
+  const auto ask = [&] {
+    const HttpReply reply =
+        post(f.server->server().http_port(), "/v1/chat/completions",
+             R"({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4})");
+    INFO(reply.body);
+    return json::parse(reply.body);
+  };
+  CHECK(ask()["model"] == "talk");
+  CHECK(ask()["model"] == "talk");
+  // The files are read again once they have changed.
+  add_template("plain");
+  CHECK(ask()["error"]["message"] == "model: several models chat, name one: plain, talk");
 }
 
 TEST_CASE("calls at the same time wait for one load") {
