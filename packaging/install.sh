@@ -25,14 +25,26 @@ prefix=$HOME/.local
 [ "$(id -u)" != 0 ] || prefix=/usr/local
 while [ $# -gt 0 ]; do
   case $1 in
-    --from) from=${2:?--from wants a URL}; shift 2 ;;
-    --prefix) prefix=${2:?--prefix wants a folder}; shift 2 ;;
+    --from | --prefix)
+      [ -n "${2:-}" ] || { echo "install.sh: $1 needs a value" >&2; exit 2; }
+      if [ "$1" = --from ]; then from=$2; else prefix=$2; fi
+      shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) echo "install.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
   esac
 done
 case $from in
   @*) echo "install.sh: of which release? --from URL" >&2; exit 2 ;;
+esac
+case $from in
+  http://* | https://*) ;;
+  *)
+    [ -d "$from" ] || fail "--from: there is no folder $from"
+    from=$(cd "$from" && pwd) ;;
+esac
+case $prefix in
+  /*) ;;
+  *) prefix=$PWD/${prefix#./} ;;
 esac
 [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || fail "the archive is for Linux on x86-64, not for $(uname -s) on $(uname -m)"
 
@@ -54,10 +66,6 @@ fetch() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 (
-  case $from in
-    http*) ;;
-    *) from=$(cd "$from" && pwd) ;;
-  esac
   cd "$work"
   fetch SHA256SUMS
   grep 'lintel-[0-9.]*-linux-amd64\.tar\.gz$' SHA256SUMS >sum || fail "SHA256SUMS names no archive"

@@ -73,7 +73,32 @@ if packaging/install.sh --from "$work/spoilt" --prefix "$work/none" || [[ -e $wo
   echo "package_test.sh: install.sh takes an archive that is not what SHA256SUMS says" >&2
   exit 1
 fi
+for wrong in "--from $work/nowhere" "--from" "--prefix"; do
+  read -ra flags <<<"$wrong"
+  said=$(packaging/install.sh "${flags[@]}" 2>&1 || true)
+  if [[ $said != "install.sh: --"* ]]; then
+    echo "package_test.sh: install.sh $wrong says: $said" >&2
+    exit 1
+  fi
+done
+here=$PWD
+(cd "$work" && "$here/packaging/install.sh" --from "$here/build/packages" --prefix ./beside) >"$work/advice"
+grep -qF "export PATH=$work/beside/bin:" "$work/advice"
 (cd build/packages && sha256sum --quiet -c SHA256SUMS)
+
+echo "== SBOM"
+python3 - build/packages/lintel-*.spdx.json <<'EOT'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    packages = {package["name"]: package for package in json.load(file)["packages"]}
+purls = {name: package["externalRefs"][0]["referenceLocator"] for name, package in packages.items()}
+for name in ("libjs-marked", "node-dompurify"):
+    assert "arch=all" in purls[name], (name, purls)
+libraries = [purl for name, purl in purls.items() if "lib/lintel: " in packages[name].get("comment", "")]
+assert libraries and all("arch=amd64" in purl for purl in libraries), libraries
+EOT
 
 ((EUID == 0)) || skip "debootstrap and chroot need root"
 root=$PWD/build/package-root

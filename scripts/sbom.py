@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Writes a software bill of materials (SPDX 2.3, JSON) of the archive: Lintel, and the Debian packages whose libraries
-it carries.
+it carries or whose scripts are embedded in the web page of lintel-server.
 
   scripts/carry_libraries.sh TREE | scripts/sbom.py --name lintel-0.3.0-linux-amd64 --version 0.3.0 >FILE
 
@@ -14,9 +14,16 @@ import datetime
 import hashlib
 import json
 import os
-import platform
 import re
+import subprocess
 import sys
+
+# Debian packages that are read when the server is built, and the files of its page that they become.
+EMBEDDED = {"libjs-marked": "lib/marked.js", "node-dompurify": "lib/purify.js"}
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def package(name: str, version: str, spdx_id: str, license_declared: str, purl: str) -> dict:
@@ -42,18 +49,26 @@ def main() -> None:
     with open("/etc/os-release", encoding="utf-8") as release:
         distribution = dict(re.findall(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', release.read(), re.MULTILINE))
     distro = f"{distribution.get('ID', 'linux')}-{distribution.get('VERSION_ID', '')}"
+    architecture = output_of("dpkg", "--print-architecture")
     packages = [package("lintel", arguments.version, "SPDXRef-lintel", "Apache-2.0",
                         f"pkg:generic/lintel@{arguments.version}")]
     relationships = [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES",
                       "relatedSpdxElement": "SPDXRef-lintel"}]
+
+    def add(name: str, version: str, arch: str, comment: str, relationship: str) -> None:
+        spdx_id = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", name)
+        purl = f"pkg:deb/{distribution.get('ID', 'debian')}/{name}@{version}?arch={arch}&distro={distro}"
+        packages.append(package(name, version, spdx_id, "NOASSERTION", purl) | {"comment": comment})
+        relationships.append({"spdxElementId": "SPDXRef-lintel", "relationshipType": relationship,
+                              "relatedSpdxElement": spdx_id})
+
     for line in lines:
         name, version, *libraries = line.split()
-        spdx_id = "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", name)
-        purl = f"pkg:deb/{distribution.get('ID', 'debian')}/{name}@{version}?arch={platform.machine()}&distro={distro}"
-        packages.append(package(name, version, spdx_id, "NOASSERTION", purl) |
-                        {"comment": "lib/lintel: " + " ".join(sorted(libraries))})
-        relationships.append({"spdxElementId": "SPDXRef-lintel", "relationshipType": "DYNAMIC_LINK",
-                              "relatedSpdxElement": spdx_id})
+        add(name, version, architecture, "lib/lintel: " + " ".join(sorted(libraries)), "DYNAMIC_LINK")
+    for name, file in EMBEDDED.items():
+        version, arch = output_of("dpkg-query", "-W", "-f", "${Version} ${Architecture}", name).split()
+        lines.append(f"{name} {version}")  # of the digest below
+        add(name, version, arch, f"embedded in lintel-server: {file} of its page", "CONTAINS")
     created = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), datetime.timezone.utc)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     json.dump({
