@@ -198,6 +198,11 @@ TEST_CASE("the program reports success and failure by its exit code") {
   Fixture f;
   CHECK(f.run("--help").code == 0);
   CHECK(f.run("--help").text.find("--weight-type") != std::string::npos);
+  // An example that is too long for a line is broken as a shell takes it.
+  CHECK(f.run("--help").text.find("--merge-adapter \\\n      my-model/adapters/tuned") !=
+        std::string::npos);
+  std::istringstream help(f.run("--help").text);
+  for (std::string line; std::getline(help, line);) CHECK(line.size() <= 80);
   CHECK(f.run("from to --weight-type bf16").code == 0);
   CHECK(fs::exists(f.to / "model.safetensors"));
   CHECK(f.run("from also/ --weight-type f32").code == 0);

@@ -17,17 +17,23 @@ namespace {
 constexpr int kExitUsage = 2;
 
 constexpr char kDescription[] =
-    R"(Writes the model directory FROM to TO, with its weights in another type.
+    "Writes the model directory FROM to TO, with its weights in another type.";
 
+constexpr char kFooter[] = R"(
+bf16 rounds the matrices of the layers, as lintel-server --weight-type bf16 does when it loads FROM; embeddings,
+norms, biases and the predictor keep their type. So TO, about half of a model in f32, gives the same tokens in bf16.
+f32 widens what is narrower, exactly. TO must not exist, and appears complete or not at all.
+
+--merge-adapter adds a LoRA adapter's matrices to those that they adapt, in double: TO is a model of its own, without
+an adapter.
+
+There is no int8: model files have neither I8 tensors nor their scales; lintel-server --weight-type int8 converts at
+load.
+
+Examples:
   lintel-convert my-model-f32 my-model-bf16 --weight-type bf16
   lintel-convert weights/mnist-linear-small small-f32 --weight-type f32
-  lintel-convert my-model my-tuned-model --weight-type f32 --merge-adapter my-model/adapters/tuned
-
-bf16 rounds the matrices of the layers, as lintel-server --weight-type bf16 does when it loads FROM;
-embeddings, norms, biases and the predictor keep their type. So TO, about half of a model in f32, gives
-the same tokens in bf16. f32 widens what is narrower, exactly. TO must not exist, and appears complete or not at all. --merge-adapter adds
-a LoRA adapter's matrices to those that they adapt, in double: TO is a model of its own, without an adapter. There is no int8: model files have
-neither I8 tensors nor their scales; lintel-server --weight-type int8 converts at load.)";
+  lintel-convert my-model my-tuned-model --weight-type f32 --merge-adapter my-model/adapters/tuned)";
 
 }  // namespace
 
@@ -35,6 +41,7 @@ int main(int argc, char** argv) {
   CLI::App app(kDescription, "lintel-convert");
   app.set_version_flag("--version", "lintel-convert " LINTEL_VERSION);
   lintel::describe::add_flags(app);
+  app.footer(kFooter);
   app.add_flag_callback(
       "--kinds", [] { throw CLI::CallForVersion(lintel::kinds_json(), 0); },
       "Print the kinds of attention, their keys and their tensors as JSON, and exit");
