@@ -133,6 +133,8 @@ TEST_CASE_METHOD(RunFixture, "lintel run asks a model of a directory one questio
   CHECK(piped.wait() == 0);
   CHECK(piped.out() == asked.out);
   CHECK(ask(model.string() + "/", "What is it?").out == asked.out);
+  CHECK_THAT(ask(model.string(), "a", {"--max-tokens", "1"}).err,
+             Contains("the answer was cut after 1 token: --max-tokens 1"));
 }
 
 TEST_CASE_METHOD(RunFixture, "lintel run ends with a status and a reason for what fails") {
@@ -165,7 +167,7 @@ TEST_CASE_METHOD(RunFixture, "lintel run ends with a status and a reason for wha
   const Result mute = ask((directory.path() / "mute").string(), "a");
   CHECK(mute.code == 1);
   CHECK(mute.out.empty());
-  CHECK_THAT(mute.err, Contains("chat template"));
+  CHECK_THAT(mute.err, Contains("chat template (lintel-server's --chat-template)"));
 }
 
 TEST_CASE_METHOD(RunFixture,
