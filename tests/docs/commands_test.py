@@ -36,7 +36,9 @@ BUILDS = "builds everything: .ci/run does it"
 NOT_RUN = [
     ("README.md", "scripts/demo.sh", BUILDS),
     ("README.md", "scripts/setup.sh", BUILDS),
-    ("README.md", "lintel run", "pulls from a hub: tests/cli/run_end_to_end_test.cpp does, from one of its own"),
+    ("README.md", "curl -fsSL https://github.com", "installs a release: scripts/package_test.sh does, from a folder; "
+     "pulls from a hub: tests/cli/run_end_to_end_test.cpp does, from one of its own"),
+    ("docs/operations.md", "curl -fsSL https://github.com", "installs a release: scripts/package_test.sh does, from a folder"),
     ("docs/recipes.md", "grpcurl", "Debian 12 has no package of it"),
     ("docs/messages.md", "export ANTHROPIC_BASE_URL", "starts Claude Code: tests/claude_code does"),
     ("docs/operations.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),

@@ -7,8 +7,8 @@ import unittest
 
 from pages import ROOT, anchors, left_out, links, pages, read, spans, split
 
-# The changelog's links leave the repository for the site that hosts it.
-SITE = re.compile(r"\.\./\.\./(compare|releases)/")
+# Links to versions leave the repository for the site that hosts it.
+SITE = re.compile(r"(\.\./){2,}(compare|releases)/")
 PATH = re.compile(r"(?:bench|client|cmake|convert|describe|docker|docs|model|packaging|proto|scripts|server|tests|"
                   r"training|weights)/[\w./-]*")
 
