@@ -10,4 +10,4 @@ source "$here/../npm_packages.sh"
 need_node 20.11
 install_packages "$here" "$work"
 cd "$work"
-LINTEL_PACKAGES=$PWD exec node --test "$here"/{codex,completions,langchain,open_webui,responses}.test.mjs
+LINTEL_PACKAGES=$PWD exec node --test "$here"/{codex,completions,langchain,open_webui,responses,structured}.test.mjs
