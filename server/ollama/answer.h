@@ -28,6 +28,8 @@ class OllamaAnswer {
   // where each token is a byte and messages have no texts.
   OllamaAnswer(OllamaRoute route, std::string model, bool logprobs, bool bytes = false);
 
+  OllamaRoute route() const { return route_; }
+
   // Lines of a stream: of a message, and the last one.
   std::string lines(const v1::ChatResponse& message);
   std::string lines(const v1::GenerateResponse& message);

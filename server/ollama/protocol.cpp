@@ -5,13 +5,12 @@
 
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/transport/response_head.h"
-#include "server/ollama/request.h"
-#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
 
-std::string error_text(const grpc::Status& status, const StatusDetails& details) {
+std::string error_text(const grpc::Status& status, const StatusDetails& details,
+                       OllamaRoute route) {
   if (details.violations.empty()) {
     // Clients look for these words before they offer to pull a model.
     const bool is_model = details.resource == "model";
@@ -19,13 +18,21 @@ std::string error_text(const grpc::Status& status, const StatusDetails& details)
   }
   std::string text;
   for (const auto& [field, description] : details.violations) {
-    text += (text.empty() ? "" : "; ") + ollama_member(field) + ": " + description;
+    text += (text.empty() ? "" : "; ") + ollama_member(field, route) + ": " + description;
   }
   return text;
 }
 
-std::string error_body(const grpc::Status& status, const StatusDetails& details) {
-  return dumped(nlohmann::ordered_json{{"error", error_text(status, details)}});
+std::string error_body(const grpc::Status& status, const StatusDetails& details,
+                       OllamaRoute route) {
+  return dumped(nlohmann::ordered_json{{"error", error_text(status, details, route)}});
+}
+
+HttpAnswer refusal_of(int http_status, const grpc::Status& status, OllamaRoute route) {
+  const StatusDetails details = read_status_details(status);
+  HttpAnswer answer = json_answer(http_status, error_body(status, details, route));
+  add_retry_header(details, answer.headers);
+  return answer;
 }
 
 }  // namespace
@@ -36,19 +43,16 @@ const HttpProtocol& ollama_protocol() {
   return protocol;
 }
 
-HttpAnswer ollama_answer(const grpc::Status& status) {
-  return ollama_refusal({}, http_status_of(status.error_code()), status);
+HttpAnswer ollama_answer(const grpc::Status& status, OllamaRoute route) {
+  return refusal_of(http_status_of(status.error_code()), status, route);
 }
 
 HttpAnswer ollama_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
-  const StatusDetails details = read_status_details(status);
-  HttpAnswer answer = json_answer(http_status, error_body(status, details));
-  add_retry_header(details, answer.headers);
-  return answer;
+  return refusal_of(http_status, status, OllamaRoute::kChat);
 }
 
-std::string ollama_error(const grpc::Status& status) {
-  return error_body(status, read_status_details(status));
+std::string ollama_error(const grpc::Status& status, OllamaRoute route) {
+  return error_body(status, read_status_details(status), route);
 }
 
 }  // namespace lintel

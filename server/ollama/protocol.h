@@ -9,6 +9,7 @@
 
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
+#include "server/ollama/request.h"
 
 namespace lintel {
 
@@ -17,11 +18,11 @@ inline constexpr std::string_view kOllamaVersion = "0.32.15";
 
 const HttpProtocol& ollama_protocol();
 
-// The status of a call, with the fields named as in Ollama's requests.
-HttpAnswer ollama_answer(const grpc::Status& status);
+// The status of a call, with the fields named as in Ollama's requests to the route.
+HttpAnswer ollama_answer(const grpc::Status& status, OllamaRoute route = OllamaRoute::kChat);
 // The same, with the HTTP status that the listener found.
 HttpAnswer ollama_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
 // {"error": TEXT} of a status, without a line end.
-std::string ollama_error(const grpc::Status& status);
+std::string ollama_error(const grpc::Status& status, OllamaRoute route);
 
 }  // namespace lintel

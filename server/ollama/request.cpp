@@ -490,7 +490,7 @@ std::string without_latest(std::string name) {
   return name;
 }
 
-std::string ollama_member(std::string_view field) {
+std::string ollama_member(std::string_view field, OllamaRoute route) {
   constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
       {"max_completion_tokens", "options.num_predict"},
       {"response_format", "format"},
@@ -503,6 +503,8 @@ std::string ollama_member(std::string_view field) {
     return part.starts_with(whole) &&
            (part.size() == whole.size() || part[whole.size()] == '.' || part[whole.size()] == '[');
   };
+  // The conversation that a prompt becomes.
+  if (route == OllamaRoute::kGenerate && is_part_of(field, "messages")) return "prompt";
   std::string name(field);
   for (const RequestField& row : kRequestFields) {
     if (row.chat.text.empty() || !is_part_of(name, row.name)) continue;

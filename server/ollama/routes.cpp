@@ -51,9 +51,11 @@ class OllamaLines final : public StreamAnswer {
     return grpc::Status::OK;
   }
   std::optional<std::string> tail(const grpc::Status& status) override {
-    return status.ok() ? answer_->last_line() : ollama_error(status) + "\n";
+    return status.ok() ? answer_->last_line() : ollama_error(status, answer_->route()) + "\n";
   }
-  HttpAnswer refusal(const grpc::Status& status) override { return ollama_answer(status); }
+  HttpAnswer refusal(const grpc::Status& status) override {
+    return ollama_answer(status, answer_->route());
+  }
 
  private:
   const std::shared_ptr<OllamaAnswer> answer_;
@@ -77,7 +79,7 @@ void run_ollama_call(HttpCalls& calls, const SharedExchange& exchange, const cha
       },
       [answer, exchange, kept](const grpc::Status& status) -> HttpCalls::NextPiece {
         if (status.ok()) return answer_with(*exchange, answer->body(), kept);
-        exchange->answer(ollama_answer(status));
+        exchange->answer(ollama_answer(status, answer->route()));
         return nullptr;
       },
       kept);

@@ -82,6 +82,7 @@ HttpRoutes::Found HttpRoutes::find(std::string_view method, std::string_view pat
         entry.route.method == method || (entry.route.method == "GET" && method == "HEAD");
     if (!serves) {
       found.allowed += (found.allowed.empty() ? "" : ", ") + entry.route.method;
+      if (found.other == nullptr) found.other = &entry.route;
     } else if (found.route == nullptr || (parameters->empty() && !found.parameters.empty())) {
       found.route = &entry.route;
       found.parameters = std::move(*parameters);

@@ -73,6 +73,7 @@ class HttpRoutes {
     const HttpRoute* route = nullptr;     // null: there is none
     std::vector<std::string> parameters;  // percent-decoded
     std::string allowed;                  // no route, but with these methods there is: "GET, POST"
+    const HttpRoute* other = nullptr;     // one of those: its shape of errors is the path's
   };
   // A path without {} wins over one with it, then the earlier added.
   Found find(std::string_view method, std::string_view path) const;

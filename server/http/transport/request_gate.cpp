@@ -62,7 +62,9 @@ std::optional<HttpAnswer> answer_head(const HttpServerState& server, HttpRequest
   }
   if (OriginRules::is_preflight(request)) return server.origins.preflight(request);
   if (found.route == nullptr) {
-    HttpAnswer answer = refused(405, grpc::UNIMPLEMENTED, request.path + " takes " + found.allowed);
+    HttpAnswer answer =
+        refusal(server.routes, request, found.other, 405,
+                grpc::Status(grpc::UNIMPLEMENTED, request.path + " takes " + found.allowed));
     answer.headers.emplace_back("allow", found.allowed);
     return answer;
   }

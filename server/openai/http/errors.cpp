@@ -28,6 +28,7 @@ std::string member_of(std::string_view field) {
     if (is_part_of(form)) return replaced(form, "prompt");
   }
   if (is_part_of("name")) return replaced("name", "model");  // of GetModelRequest
+  if (is_part_of("ids")) return replaced("ids", "tokens");   // of DetokenizeRequest
   for (const RequestField& row : kRequestFields) {
     if (!row.completions.text.empty() && is_part_of(row.name)) {
       return replaced(row.name, row.completions.text);

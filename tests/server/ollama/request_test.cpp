@@ -314,6 +314,7 @@ TEST_CASE("ollama request: fields of lintel.v1 have the names of Ollama's member
   CHECK(ollama_member("stop.strings[2]") == "options.stop[2]");
   CHECK(ollama_member("response_format") == "format");
   CHECK(ollama_member("messages[3].content") == "messages[3].content");
+  CHECK(ollama_member("messages[3].content", OllamaRoute::kGenerate) == "prompt");
   CHECK(ollama_member("top_log2_probs") == "top_logprobs");
   CHECK(ollama_member("prompt.text") == "prompt");
   CHECK(ollama_member("stopped") == "stopped");

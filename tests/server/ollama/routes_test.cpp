@@ -422,6 +422,18 @@ TEST_CASE("ollama: errors name the member, and members without effect are in a h
   CHECK(reply.header("lintel-ignored") == "no_such");
 }
 
+TEST_CASE("ollama: a prompt that is too long is named as generate has it") {
+  OllamaServer server({"Good", " day"});
+  ojson body = complete(std::string(9000, 'x'), "m");
+  for (const bool streams : {false, true}) {
+    body["stream"] = streams;
+    const HttpReply reply = post(server.port(), "/api/generate", body.dump());
+    CHECK(reply.status == 400);
+    CHECK_THAT(ojson::parse(reply.body)["error"].get<std::string>(),
+               Catch::StartsWith("prompt: have "));
+  }
+}
+
 TEST_CASE("ollama: members without effect are refused where the server refuses unknown ones") {
   ServerOptions options = with_http();
   options.refuses_unknown_members = true;
