@@ -379,6 +379,7 @@ class MessageReader {
     if (!stops.is_array()) throw WrongMember{"stop_sequences", "is not a list of texts"};
     for (Json& stop : stops) {
       if (!stop.is_string()) throw WrongMember{"stop_sequences", "is not a list of texts"};
+      if (stop == "") continue;  // ends nothing
       params_.base.stop.strings.push_back(std::move(stop.get_ref<std::string&>()));
     }
   }
@@ -531,8 +532,11 @@ class MessageReader {
   void read_others() {
     for (const auto& [name, value] : body_.items()) {
       if (value.is_null()) continue;
-      bool is_known = false;
-      const std::string what = read_field(&RequestField::chat, name, value, params_.base, is_known);
+      const bool is_bias = name == "logit_bias";
+      bool is_known = is_bias;
+      const std::string what =
+          is_bias ? read_logit_bias(value, params_.base.sampling.logit_bias, params_.text_biases)
+                  : read_field(&RequestField::chat, name, value, params_.base, is_known);
       if (!what.empty()) throw WrongMember{name, what};
       if (is_known) continue;
       if (const std::string_view near = find_near_name(name, kServedMembers); !near.empty()) {
@@ -593,19 +597,27 @@ std::string seal_thinking(const Sealer& sealer, const std::string& text) {
 }
 
 std::string message_member(std::string field) {
+  const auto is_part_of = [&field](std::string_view whole) {
+    return field.starts_with(whole) && (field.size() == whole.size() ||
+                                        field[whole.size()] == '.' || field[whole.size()] == '[');
+  };
+  // Members of chats that are served here, too: "sampling.seed".
+  for (const RequestField& row : kRequestFields) {
+    if (row.chat.text.empty() || !is_part_of(row.name)) continue;
+    field.replace(0, row.name.size(), row.chat.text);
+    break;
+  }
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"stop", "stop_sequences"},
       {"max_new_tokens", "max_tokens"},
+      {"max_completion_tokens", "max_tokens"},
       {"response_format.json_schema.schema", "output_config.format.schema"},
       {"response_format", "output_config.format"},
       {"reasoning_effort", "output_config.effort"},
       {"thinking_token_budget", "thinking.budget_tokens"},
   };
   for (const auto& [ours, theirs] : kNames) {
-    const bool is_whole =
-        field.starts_with(ours) &&
-        (field.size() == ours.size() || field[ours.size()] == '.' || field[ours.size()] == '[');
-    if (is_whole) return std::string(theirs) + field.substr(ours.size());
+    if (is_part_of(ours)) return std::string(theirs) + field.substr(ours.size());
   }
   // A tool is flat here.
   if (field.starts_with("tools")) {

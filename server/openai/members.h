@@ -157,8 +157,10 @@ std::string read_field(FieldName RequestField::*column, const std::string& name,
   known = field.has_value();
   if (!known || stands_for_none(*field, value)) return "";
   const MemberReader<Json> reader{value};
-  return std::visit([&](auto* member) { return reader.read(*member); },
-                    api::param_of(params, *field));
+  std::string wrong =
+      std::visit([&](auto* member) { return reader.read(*member); }, api::param_of(params, *field));
+  std::erase(params.stop.strings, "");  // as `stop: ""` is none
+  return wrong;
 }
 
 // Biases of the tokens of texts, as logit_bias has those of ids.

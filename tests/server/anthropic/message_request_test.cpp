@@ -300,8 +300,21 @@ TEST_CASE("a message request without a member, or with a wrong one, is refused b
         "stop_sequences: is not a list of texts");
 }
 
+TEST_CASE("members of chats that change the sampling are read in a message request, too") {
+  ReadMessage read(body_with("logit_bias", {{"7", 2}, {"word", -1}}));
+  CHECK(read.params().base.sampling.logit_bias.at(7) == 2);
+  REQUIRE(read.params().text_biases.size() == 1);
+  CHECK(read.params().text_biases[0].first == "word");
+  CHECK(ReadMessage(body_with("logit_bias", 3)).wrong().starts_with("logit_bias: "));
+  ReadMessage stops(body_with("stop_sequences", {"", "end"}));
+  CHECK(stops.params().base.stop.strings == std::vector<std::string>{"end"});
+}
+
 TEST_CASE("fields of a chat have the names that the message request gave them") {
   CHECK(message_member("stop[1]") == "stop_sequences[1]");
+  CHECK(message_member("stop.strings[1]") == "stop_sequences[1]");
+  CHECK(message_member("stop.min_tokens") == "min_tokens");
+  CHECK(message_member("sampling.top_k") == "top_k");
   CHECK(message_member("max_new_tokens") == "max_tokens");
   CHECK(message_member("response_format.json_schema.schema.properties") ==
         "output_config.format.schema.properties");

@@ -479,6 +479,10 @@ TEST_CASE("completions take members of other servers") {
     same["top_k"] = -1;
     same["stop"] = "";
     CHECK(answered(same)["choices"] == answered(body)["choices"]);
+    for (const json& none : {json::array({""}), json::array({"", "no such text"})}) {
+      same["stop"] = none;
+      CHECK(answered(same)["choices"] == answered(body)["choices"]);
+    }
     body["max_tokens"] = -1;  // none, not the default
     CHECK(answered(body)["usage"]["completion_tokens"] == 50);
   }
@@ -564,7 +568,7 @@ TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names
       {"n", 4'000'000'000u, "n", "n: 4000000000"},
       {"logprobs", 100'000, "logprobs", "logprobs: 100000 is more than 64 (--max"},
       {"top_p", 1.5, "top_p", "top_p: 1.5"},
-      {"stop", json::array({""}), "stop", "stop[0]: is empty"},
+      {"stop", json::array({std::string(300, 'x')}), "stop", "stop[0]: "},
       {"stop", 5, "stop", "is not a text"},
       {"logit_bias", {{"", 1}}, "logit_bias", "0 bytes"},
       {"logit_bias", {{"999", 1}}, "logit_bias", "logit_bias[999]"},
