@@ -207,7 +207,8 @@ void check_min_tokens(std::uint32_t min_tokens, const Transformer& model,
         kField, std::string("does not apply to a head of type ") + to_string(model.config().head));
   }
   if (max_new && std::int64_t{min_tokens} > *max_new) {
-    return violations.add(kField, std::to_string(min_tokens) + " is more than max_new_tokens, " +
+    return violations.add(kField, std::to_string(min_tokens) +
+                                      " is more than the most tokens of the answer, " +
                                       std::to_string(*max_new));
   }
   out.min_tokens = min_tokens;

@@ -158,7 +158,7 @@ std::uint32_t least_tokens(const grpc::Status& status) {
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return kWorthwhile;
     case grpc::StatusCode::FAILED_PRECONDITION:  // never, with so many
-    case grpc::StatusCode::INVALID_ARGUMENT:
+    case grpc::StatusCode::INVALID_ARGUMENT:     // of charge_output()
       return 1;
     default:
       return std::numeric_limits<std::uint32_t>::max();
@@ -426,11 +426,10 @@ grpc::Status ChatGeneration::admit(RpcCall& rpc, StreamCall& call, const ReadCha
     grpc::Status status = prepare_generation(context_, call.scope.caller().name, params,
                                              params.prompt, call_deadline(rpc, context_.clock),
                                              std::move(target), prepared.prepared);
+    // A value that is wrong stays so with fewer tokens.
+    if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) return status;
     if (status.ok()) status = charge_output(rpc, call.scope, prepared);
-    status = with_fields(status, [](const std::string& field) {
-      return field == "top_log2_probs" ? std::string("top_logprobs") : field;
-    });
-    const std::uint32_t least = least_tokens(status);
+    const std::uint32_t least = std::max(least_tokens(status), params.stop.min_tokens);
     std::uint32_t& most = *params.max_new_tokens;
     if (status.ok() || !chat.request.shortens_answer || most <= least) return status;
     most = std::max(most / 2, least);
