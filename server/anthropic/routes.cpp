@@ -97,7 +97,7 @@ grpc::Status create_message(const SharedExchange& exchange, const std::string& b
   const bool streams = received.request->streams;
   const auto output = std::make_shared<MessageOutput>(MessageOutput::Options{
       .id = "msg_" + exchange->request().request_id,
-      .model = "",
+      .model = received.request->params.base.model,
       .stop_sequences = received.request->params.base.stop.strings,
       .shows_thinking = received.form.shows_thinking,
       .seal = [sealer](const std::string& text) { return seal_thinking(sealer, text); },
@@ -156,10 +156,10 @@ std::string rfc3339_time(std::int64_t seconds) {
 
 // `id`: its name, or another that means it.
 Json model_info(const v1::Model& model, const std::string& id) {
-  // Checkpoints have no date: when the server began to list them.
-  static const std::string created = rfc3339_time(unix_seconds());
-  Json json = {
-      {"type", "model"}, {"id", id}, {"display_name", model.name()}, {"created_at", created}};
+  Json json = {{"type", "model"},
+               {"id", id},
+               {"display_name", model.name()},
+               {"created_at", rfc3339_time(start_seconds())}};
   json["max_input_tokens"] = model.max_length() > 0 ? Json(model.max_length()) : Json();
   return json;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "model/config/config.h"
@@ -167,7 +168,19 @@ SharedModel use_model(const std::string& asked, const ServiceContext& context, A
     return nullptr;
   }
   // The status says why, unless the model came meanwhile.
-  return resolve_known(name, context, status, field, version);
+  SharedModel found = resolve_known(name, context, status, field, version);
+  if (found == nullptr) *status = named_by_alias(asked, name, std::move(*status));
+  return found;
+}
+
+grpc::Status named_by_alias(const std::string& asked, const std::string& name,
+                            grpc::Status status) {
+  if (asked.empty() || asked == name || status.error_code() != grpc::StatusCode::NOT_FOUND) {
+    return status;
+  }
+  return not_found(
+      "model", name,
+      "'" + clip(asked) + "' means " + clip(name) + " (--model-alias): " + status.error_message());
 }
 
 grpc::Status check_model_known(const std::string& name, const ServiceContext& context) {

@@ -24,6 +24,8 @@ namespace lintel {
 // fits a name that no model has; else the same. Requests of operators, AdminService's and the
 // repository's, know no aliases.
 std::string meant_model(const std::string& name, const ServiceContext& context);
+// Adds to NOT_FOUND of a model that a request names by an alias the name that was sent, `asked`.
+grpc::Status named_by_alias(const std::string& asked, const std::string& name, grpc::Status status);
 
 // The model a call means, by its highest version or that one. Empty `name` stands for the only
 // model loaded. On failure null and `status`, which names `field` of the request.

@@ -16,6 +16,7 @@
 #include "model/core/sha256.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/ollama/answer.h"
+#include "server/openai/json.h"
 #include "server/openai/named_models.h"
 
 namespace lintel {
@@ -23,10 +24,8 @@ namespace {
 
 using ModelJson = nlohmann::ordered_json;
 
-// The time at which the server started: checkpoints have no date.
-const std::string& modified_time() {
-  static const std::string time = ollama_time(std::chrono::system_clock::now());
-  return time;
+std::string modified_time() {
+  return ollama_time(std::chrono::system_clock::time_point(std::chrono::seconds(start_seconds())));
 }
 
 // The configuration of the checkpoint; not an object if the model is not loaded.

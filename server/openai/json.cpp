@@ -24,6 +24,8 @@ const char* error_type(int http_status) {
   }
 }
 
+const std::int64_t kStartSeconds = unix_seconds();  // before main()
+
 }  // namespace
 
 std::int64_t unix_seconds() {
@@ -31,6 +33,8 @@ std::int64_t unix_seconds() {
              std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
+
+std::int64_t start_seconds() { return kStartSeconds; }
 
 std::string completion_id(const std::string& request_id) { return "cmpl-" + request_id; }
 

@@ -14,6 +14,8 @@ namespace lintel {
 
 // Seconds since 1970, of the system's clock: `created`.
 std::int64_t unix_seconds();
+// The same when the program started: the date of models, which checkpoints do not have.
+std::int64_t start_seconds();
 
 // Ids of answers. Those that are not stored contain the id of their request, a response's its
 // digits.

@@ -571,7 +571,11 @@ SharedModel find_model(const ServiceContext& context, CallScope& scope, const Re
                        grpc::Status& status) {
   SharedModel model = resolve_version(meant_model(wire.name(), context), wire.version(), "",
                                       context.models, &status);
-  if (model != nullptr) scope.set_model(model->name);
+  if (model != nullptr) {
+    scope.set_model(model->name);
+  } else {
+    status = named_by_alias(wire.name(), meant_model(wire.name(), context), std::move(status));
+  }
   return model;
 }
 

@@ -22,13 +22,6 @@
 namespace lintel {
 namespace {
 
-// The time at which the server started, in seconds since 1970. Checkpoints have no date, and
-// clients show this one: 0 would be 1970.
-std::int64_t created_time() {
-  static const std::int64_t time = unix_seconds();
-  return time;
-}
-
 nlohmann::ordered_json defaults_object(const v1::Sampling& sampling) {
   auto json = nlohmann::ordered_json::object();
   if (sampling.has_temperature()) json["temperature"] = short_number(sampling.temperature());
@@ -50,7 +43,7 @@ const char* state_of(const v1::Model& model) {
 // A model as an object. `id`: its name, or an alias.
 nlohmann::ordered_json model_object(const v1::Model& model, const std::string& id) {
   nlohmann::ordered_json object = {
-      {"id", id}, {"object", "model"}, {"created", created_time()}, {"owned_by", "lintel"}};
+      {"id", id}, {"object", "model"}, {"created", start_seconds()}, {"owned_by", "lintel"}};
   if (!model.modality().empty()) object["modality"] = model.modality();
   object["lintel"] = {{"state", state_of(model)}};
   if (id != model.name()) object["lintel"]["alias_of"] = model.name();
@@ -120,7 +113,6 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
 
 void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
                        OpenAiOptions options) {
-  created_time();
   const auto add = [&](const char* method, const char* path, HttpHandler handle) {
     routes.add({method, path, std::move(handle)});
   };

@@ -3,6 +3,7 @@
 // of requests, the list of models, what is read again.
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -261,6 +262,15 @@ TEST_CASE("max_tokens beyond the memory for states is shortened") {
   CHECK(reply.status == 200);
 }
 
+TEST_CASE("a member that is wrong is refused with the numbers that were sent") {
+  MessagesServer server({"a"});
+  ojson body = question_of("Go", 5);
+  body["min_tokens"] = 9;
+  const HttpReply reply = server.send(body);
+  CHECK(reply.status == 400);
+  CHECK_THAT(reply.body, Contains("min_tokens: 9 is more than") && Contains(", 5\""));
+}
+
 TEST_CASE("a conversation longer than the context is refused in Anthropic's words") {
   MessagesServer server({"a"});
   const HttpReply reply = server.send(question_of(std::string(5000, 'x')));
@@ -410,7 +420,7 @@ TEST_CASE("errors of messages have Anthropic's form, type and status") {
         "400 invalid_request_error");
   CHECK(error_of(server.get("/v1/messages", key)) == "405 invalid_request_error");
   ojson wrong = body;
-  wrong["stop_sequences"] = {""};
+  wrong["stop_sequences"] = {std::string(300, 'x')};
   const HttpReply named = server.send(wrong, key);
   CHECK(error_of(named) == "400 invalid_request_error");
   CHECK_THAT(named.body, Contains("stop_sequences"));
@@ -484,6 +494,16 @@ TEST_CASE("the list of models has Anthropic's form where its clients ask") {
   const HttpReply unknown = server.get("/v1/models/x", version);
   CHECK(unknown.status == 404);
   CHECK(ojson::parse(unknown.body)["error"]["type"] == "not_found_error");
+  // Every list has one date, that of the program's start.
+  const std::int64_t started = ojson::parse(server.get("/v1/models").body)["data"][0]["created"];
+  const std::time_t time = started;
+  std::tm utc{};
+  ::gmtime_r(&time, &utc);
+  char date[32] = {};
+  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &utc);
+  CHECK(page["data"][0]["created_at"] == std::string(date) + "Z");
+  const ojson tags = ojson::parse(server.get("/api/tags").body);
+  CHECK(tags["models"][0]["modified_at"] == std::string(date) + ".000000000Z");
   // OpenAI's clients do not have the header.
   CHECK(ojson::parse(server.get("/v1/models").body)["object"] == "list");
   CHECK(ojson::parse(server.get("/v1/models/m").body)["object"] == "model");

@@ -317,6 +317,9 @@ TEST_CASE(
                                     R"({"text_input": "Hello", "max_tokens": 1})");
     CHECK(inferred.status == 200);
     CHECK(ojson::parse(inferred.body)["model_name"] == "m");
+    ojson message = question("Hello", 4);
+    message["max_tokens"] = 4;
+    CHECK(model_of("/v1/messages", message, name) == name);
   }
   const auto get = [&](const std::string& path) {
     return request(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -1263,7 +1266,7 @@ TEST_CASE("chat: stops of other servers: tokens, a least number, the stop kept, 
   }());
   CHECK(refused.status == 400);
   CHECK(ojson::parse(refused.body)["error"]["message"] ==
-        "min_tokens: 41 is more than max_new_tokens, 40");
+        "min_tokens: 41 is more than the most tokens of the answer, 40");
 }
 
 TEST_CASE("chat: structured_outputs and tokens of a grammar bind the text") {

@@ -40,6 +40,7 @@ class PromptServer {
     options.models.directories = {{"chat", files_.path() / "chat"}};
     options.models.on_request = files_.path() / "more";
     options.models.chat_templates = {{"chat", files_.path() / "chat.jinja"}};
+    options.model_aliases = {{"gone-*", "nope"}};
     server_ = std::make_unique<TestServer>(options, clock_, GivenModels());
   }
   HttpReply sent(const std::string& path, const ojson& body) {
@@ -205,6 +206,32 @@ TEST_CASE("props: context, template and model, under llama.cpp's names") {
   CHECK(ojson::parse(unknown.body)["error"]["code"] == "model_not_found");
 }
 
+TEST_CASE("prompt routes: an alias whose model is missing is named with it") {
+  PromptServer server;
+  for (const char* const path : {"/tokenize", "/v1/completions"}) {
+    CAPTURE(path);
+    const HttpReply reply =
+        server.sent(path, {{"model", "gone-1"}, {"prompt", "a"}, {"max_tokens", 1}});
+    CHECK(reply.status == 404);
+    CHECK_THAT(ojson::parse(reply.body)["error"]["message"].get<std::string>(),
+               Catch::StartsWith("'gone-1' means nope (--model-alias): no model is named nope"));
+  }
+}
+
+TEST_CASE("prompt routes: another method is refused in OpenAI's form") {
+  PromptServer server;
+  for (const char* const path : {"/tokenize", "/detokenize", "/apply-template"}) {
+    CAPTURE(path);
+    const HttpReply reply = server.get(path);
+    CHECK(reply.status == 405);
+    CHECK(reply.header("allow") == "POST");
+    CHECK(ojson::parse(reply.body)["error"]["type"] == "invalid_request_error");
+  }
+  const HttpReply reply = server.sent("/props", ojson::object());
+  CHECK(reply.status == 405);
+  CHECK(ojson::parse(reply.body)["error"]["message"] == "/props takes GET");
+}
+
 TEST_CASE("prompt routes: invalid bodies are refused with the name of the member", "[threat-102]") {
   PromptServer server;
   CHECK_THAT(server.refusal("/tokenize", {{"model", "chat"}}),
@@ -213,6 +240,9 @@ TEST_CASE("prompt routes: invalid bodies are refused with the name of the member
              Contains("one of content, prompt and messages"));
   CHECK_THAT(server.refusal("/tokenize", {{"model", "chat"}, {"content", 1}}),
              Contains("content: is not a text"));
+  const ojson beyond = {{"model", "chat"}, {"tokens", ojson::array({1, 99'999})}};
+  CHECK_THAT(server.refusal("/detokenize", beyond), Catch::StartsWith("tokens[1]: "));
+  CHECK(ojson::parse(server.sent("/detokenize", beyond).body)["error"]["param"] == "tokens");
   CHECK_THAT(server.refusal("/tokenize", {{"content", "a"}, {"with_pieces", 1}}),
              Contains("with_pieces: is not true or false"));
   CHECK_THAT(server.refusal("/tokenize", {{"model", "chat"}, {"messages", 1}}),
