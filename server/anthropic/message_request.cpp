@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "proto/fields/request_fields.h"
+#include "proto/fields/field_names.h"
 #include "server/chat/template/request_json.h"
 #include "server/openai/members.h"
 #include "server/rpc/ignored_members.h"
@@ -596,28 +597,18 @@ std::string seal_thinking(const Sealer& sealer, const std::string& text) {
   return sealer.seal(kThinkingPurpose, text);
 }
 
-std::string message_member(std::string field) {
-  const auto is_part_of = [&field](std::string_view whole) {
-    return field.starts_with(whole) && (field.size() == whole.size() ||
-                                        field[whole.size()] == '.' || field[whole.size()] == '[');
-  };
-  // Members of chats that are served here, too: "sampling.seed".
-  for (const RequestField& row : kRequestFields) {
-    if (row.chat.text.empty() || !is_part_of(row.name)) continue;
-    field.replace(0, row.name.size(), row.chat.text);
-    break;
-  }
+std::string message_member(const std::string& ours) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"stop", "stop_sequences"},
-      {"max_new_tokens", "max_tokens"},
       {"max_completion_tokens", "max_tokens"},
       {"response_format.json_schema.schema", "output_config.format.schema"},
       {"response_format", "output_config.format"},
       {"reasoning_effort", "output_config.effort"},
       {"thinking_token_budget", "thinking.budget_tokens"},
   };
-  for (const auto& [ours, theirs] : kNames) {
-    if (is_part_of(ours)) return std::string(theirs) + field.substr(ours.size());
+  std::string field = api_field(&RequestField::chat, ours);
+  for (const auto& [chats, theirs] : kNames) {
+    if (is_of_field(field, chats)) return std::string(theirs) + field.substr(chats.size());
   }
   // A tool is flat here.
   if (field.starts_with("tools")) {

@@ -26,7 +26,7 @@ struct MessageForm {
 
 // INVALID_ARGUMENT names the member as the request has it. Signatures of thinking are opened by
 // `sealer`; thinking that it has not sealed is left out. Members, tools and blocks without effect
-// are named in request.ignored: "speed", "tools.web_search_20250305".
+// are named in request.ignored: "speed", "tools=web_search_20250305".
 grpc::Status read_message_request(nlohmann::ordered_json body, MessageUse use, const Sealer& sealer,
                                   ChatRequest& request, MessageForm& form);
 // The same of a text, as read_chat_request().
@@ -39,6 +39,6 @@ JsonFailure read_message_request(std::string_view text, MessageUse use, const Se
 std::string seal_thinking(const Sealer& sealer, const std::string& text);
 
 // The member of a request that ChatParams calls `field`, or of which that is a part.
-std::string message_member(std::string field);
+std::string message_member(const std::string& field);
 
 }  // namespace lintel

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/fields/request_fields.h"
+#include "proto/fields/field_names.h"
 #include "server/chat/chat_output.h"
 #include "server/rpc/ignored_members.h"
 #include "server/rpc/message_bounds.h"
@@ -499,25 +499,14 @@ std::string ollama_member(std::string_view field, OllamaRoute route) {
       {"prompt.text", "prompt"},
       {"name", "model"},  // of GetModelRequest
   };
-  const auto is_part_of = [](std::string_view part, std::string_view whole) {
-    return part.starts_with(whole) &&
-           (part.size() == whole.size() || part[whole.size()] == '.' || part[whole.size()] == '[');
-  };
-  // The conversation that a prompt becomes.
-  if (route == OllamaRoute::kGenerate && is_part_of(field, "messages")) return "prompt";
-  std::string name(field);
-  for (const RequestField& row : kRequestFields) {
-    if (row.chat.text.empty() || !is_part_of(name, row.name)) continue;
-    name.replace(0, row.name.size(), row.chat.text);
-    break;
-  }
+  const std::string name = api_field(&RequestField::chat, field);
   for (const OllamaOption& option : kOllamaOptions) {
     const std::string_view openai = option.openai;
-    if (openai.empty() || !is_part_of(name, openai)) continue;
+    if (openai.empty() || !is_of_field(name, openai)) continue;
     return "options." + (option.name + name.substr(openai.size()));
   }
   for (const auto& [other, ours] : kOthers) {
-    if (is_part_of(name, other)) return std::string(ours) + name.substr(other.size());
+    if (is_of_field(name, other)) return std::string(ours) + name.substr(other.size());
   }
   return name;
 }

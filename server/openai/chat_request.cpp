@@ -396,6 +396,7 @@ std::string read_max_tokens(const Json& body, ChatRequest& request, std::string&
     if (found == body.end() || found->is_null()) continue;
     name = member;
     if (*found == -1) continue;  // no limit
+    request.max_tokens_member = member;
     std::uint32_t count = 0;
     std::string wrong = read_count(*found, count);
     if (!wrong.empty()) return wrong;

@@ -34,6 +34,7 @@ struct ChatRequest final : RequestObject {
 
   RequestMemory::Charge charge;  // of the members below, which are destroyed first
   api::ChatParams params;
+  const char* max_tokens_member = "max_completion_tokens";  // or max_tokens, where that was sent
   // Members for HTTP only.
   bool streams = false;
   bool include_usage = false;     // at the end of a stream

@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "model/core/sha256.h"
+#include "proto/fields/field_names.h"
 #include "proto/fields/request_fields.h"
 #include "proto/fields/unserved_members.h"
 #include "server/openai/custom_tools.h"
 #include "server/openai/members.h"
 #include "server/openai/response_items.h"
 #include "server/rpc/message_bounds.h"
+#include "server/rpc/renamed_fields.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
@@ -530,15 +532,15 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"messages", "input"},
     {"max_completion_tokens", "max_output_tokens"},
     {"max_tokens", "max_output_tokens"},
-    {"max_new_tokens", "max_output_tokens"},
     {"response_format.json_schema.schema", "text.format.schema"},
     {"response_format", "text.format"},
     {"reasoning_effort", "reasoning.effort"},
 };
 
-std::string response_member(std::string field) {
+std::string response_member(const std::string& given) {
+  std::string field = api_field(&RequestField::responses, given);
   for (const auto& [theirs, ours] : kNames) {
-    if (field.starts_with(theirs)) return std::string(ours) + field.substr(theirs.size());
+    if (is_of_field(field, theirs)) return std::string(ours) + field.substr(theirs.size());
   }
   // A response's tool has no object `function`.
   const std::size_t nested = field.find(".function.");
@@ -645,7 +647,7 @@ void ReceivedResponse::continue_turn(std::optional<std::string> items, const std
 }
 
 grpc::Status with_response_members(const grpc::Status& status) {
-  return with_fields(status, response_member);
+  return with_field_names(status, response_member);
 }
 
 }  // namespace lintel

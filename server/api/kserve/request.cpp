@@ -526,6 +526,7 @@ void settle_max_tokens(TensorRequest& request, Violations& violations) {
     request.settings.max_new_tokens =
         static_cast<std::uint32_t>(std::min(request.max_tokens, kMost));
     request.max_tokens = 0;
+    request.names_max_tokens = true;
   }
 }
 

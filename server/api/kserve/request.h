@@ -49,7 +49,8 @@ struct TensorRequest {
   // The sequence ends, and nothing is read or produced before.
   bool only_ends = false;
   // Options of a sequence that starts, as CreateSession's.
-  std::int64_t max_tokens = 0;  // 0: not given
+  std::int64_t max_tokens = 0;    // 0: not given
+  bool names_max_tokens = false;  // the number of new tokens was given as max_tokens
   v1::Durability durability = v1::DURABILITY_UNSPECIFIED;
   bool tells_position = false;  // of the sequence, in responses: it is one that outlives the server
   // The largest window of any row; responses report it with its restarts; 0: none.

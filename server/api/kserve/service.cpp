@@ -17,6 +17,7 @@
 
 #include "inference/grpc_service.pb.h"
 #include "model/config/config.h"
+#include "proto/fields/field_names.h"
 #include "server/api/kserve/sequences.h"
 #include "server/api/kserve/unary_call.h"
 #include "server/api/lookup.h"
@@ -28,6 +29,7 @@
 #include "server/core/mutex.h"
 #include "server/models/model_registry.h"
 #include "server/rpc/call_scope.h"
+#include "server/rpc/renamed_fields.h"
 #include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 #include "server/sessions/persistence/replayed_response.h"
@@ -100,6 +102,15 @@ bool is_complete(const grpc::Status& status) {
          read_status_details(status).precondition == "SEQUENCE_COMPLETE";
 }
 
+// A field of lintel.v1 as the request has it: a parameter, or an input of another name.
+std::string member_of_inference(const std::string& field, const TensorRequest& request) {
+  std::string name = api_field(&RequestField::kserve, field);
+  if (name == field && !find_field(&RequestField::kserve, field)) return field;
+  if (request.names_max_tokens && field == "max_new_tokens") name = "max_tokens";
+  // Stop strings are an input.
+  return is_of_field(field, "stop.strings") ? name : "parameters[" + name + "]";
+}
+
 bool has_text(const ServedModel& model) { return model.transformer->tokenizer() != nullptr; }
 
 void check_text(const TensorRequest& request, Violations& violations) {
@@ -161,6 +172,8 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   request->settings = {};
   request->prompts = {};  // they are in infer.rows
   if (!status.ok()) {
+    status = with_field_names(
+        status, [&](const std::string& field) { return member_of_inference(field, *request); });
     infer.rows.clear();  // gives the session back
     // A sequence that is complete takes no token, but the request that ends it ends it.
     const bool is_over = is_complete(status);

@@ -179,7 +179,7 @@ grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
   for (const auto& [index, choice] : choices_) bytes += choice.tokens.bytes();
   if (bytes <= kMaxMessageBytes) return grpc::Status::OK;
   return invalid_argument(
-      {{"max_tokens",
+      {{"max_new_tokens",
         "the answer is larger than " + std::to_string(kMaxMessageBytes) + " bytes: stream it"}});
 }
 
@@ -256,7 +256,8 @@ namespace {
 
 class ChatAnswer final : public StreamAnswer {
  public:
-  explicit ChatAnswer(std::shared_ptr<ChatJson> chat) : chat_(std::move(chat)) {}
+  ChatAnswer(std::shared_ptr<ChatJson> chat, const MemberNames& names)
+      : chat_(std::move(chat)), names_(names) {}
 
   HttpAnswer head() override { return server_sent_head(openai_protocol()); }
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
@@ -264,13 +265,14 @@ class ChatAnswer final : public StreamAnswer {
     return grpc::Status::OK;
   }
   std::optional<std::string> tail(const grpc::Status& status) override {
-    if (!status.ok()) return server_sent_event(openai_answer(status).body);
+    if (!status.ok()) return server_sent_event(openai_answer(status, names_).body);
     return chat_->last_events();
   }
-  HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
+  HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status, names_); }
 
  private:
   const std::shared_ptr<ChatJson> chat_;
+  const MemberNames names_;
 };
 
 }  // namespace
@@ -283,6 +285,7 @@ grpc::Status complete_chat(const SharedExchange& exchange, const std::string& bo
       body, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, *request);
   if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
   const bool streams = request->streams;
+  const MemberNames names{&RequestField::chat, "max_new_tokens", request->max_tokens_member};
   const bool token_ids = request->params.return_token_ids;
   // Deltas have their ids, for the number of their tokens.
   if (streams && request->continuous_usage) request->params.return_token_ids = true;
@@ -297,7 +300,8 @@ grpc::Status complete_chat(const SharedExchange& exchange, const std::string& bo
                                           .reasoning = reasoning});
   RequestMessage message(std::move(request));
   if (streams) {
-    calls.stream(exchange, kCompleteMethod, std::move(message), std::make_unique<ChatAnswer>(chat));
+    calls.stream(exchange, kCompleteMethod, std::move(message),
+                 std::make_unique<ChatAnswer>(chat, names));
     return grpc::Status::OK;
   }
   const auto kept = std::make_shared<KeptAnswer>();
@@ -306,9 +310,9 @@ grpc::Status complete_chat(const SharedExchange& exchange, const std::string& bo
       [chat](const google::protobuf::Message& response) {
         return chat->gather(static_cast<const v1::ChatResponse&>(response));
       },
-      [chat, exchange, kept](const grpc::Status& status) -> HttpCalls::NextPiece {
+      [chat, exchange, kept, names](const grpc::Status& status) -> HttpCalls::NextPiece {
         if (status.ok()) return answer_with(*exchange, chat->body(), kept);
-        exchange->answer(openai_answer(status));
+        exchange->answer(openai_answer(status, names));
         return nullptr;
       },
       kept);

@@ -347,7 +347,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     calls_.unary(exchange_, "lintel.v1.ModelService/Get", RequestMessage::of(std::move(get)),
                  [self = shared_from_this()](const grpc::Status& status,
                                              const google::protobuf::Message& model) {
-                   if (!status.ok()) return self->exchange_->answer(openai_answer(status));
+                   if (!status.ok()) return self->exchange_->answer(self->error(status));
                    const grpc::Status fits = self->take_model(static_cast<const v1::Model&>(model));
                    if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
                    self->tokenize();
@@ -379,7 +379,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     calls_.unary(exchange_, "lintel.v1.ModelService/Tokenize", RequestMessage::of(std::move(asked)),
                  [self = shared_from_this(), is_bias](const grpc::Status& status,
                                                       const google::protobuf::Message& answer) {
-                   if (!status.ok()) return self->exchange_->answer(openai_answer(status));
+                   if (!status.ok()) return self->exchange_->answer(self->error(status));
                    const auto& ids = static_cast<const v1::TokenizeResponse&>(answer).ids();
                    if (is_bias) {
                      const float bias = self->request_.text_biases[self->next_bias_++].second;
@@ -419,9 +419,16 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   void next_prompt();
 
+  HttpAnswer error(const grpc::Status& status) const {
+    MemberNames names;
+    const bool has_best_of = request_.num_samples > request_.num_choices;
+    if (has_best_of) names = {&RequestField::completions, "num_samples", "best_of"};
+    return openai_answer(status, names);
+  }
+
   HttpCalls::NextPiece end_gathered(const grpc::Status& status) {
     if (!status.ok()) {
-      exchange_->answer(openai_answer(status));
+      exchange_->answer(error(status));
       return nullptr;
     }
     choose();
@@ -655,7 +662,7 @@ class Completion::PromptAnswer final : public StreamAnswer {
   }
   std::optional<std::string> tail(const grpc::Status& status) override {
     Completion& completion = *completion_;
-    if (!status.ok()) return server_sent_event(openai_answer(status).body);
+    if (!status.ok()) return server_sent_event(completion.error(status).body);
     if (++completion.prompt_ < completion.request_.prompts.size()) return "";
     std::string last;
     const bool has_usage = completion.request_.include_usage;
@@ -666,7 +673,7 @@ class Completion::PromptAnswer final : public StreamAnswer {
     }
     return last + server_sent_event("[DONE]");
   }
-  HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
+  HttpAnswer refusal(const grpc::Status& status) override { return completion_->error(status); }
 
  private:
   const std::shared_ptr<Completion> completion_;

@@ -325,3 +325,5 @@ TEST_CASE("fields of a chat have the names that the message request gave them") 
 
 }  // namespace
 }  // namespace lintel::testing
+  CHECK(message_member("stop.token_ids[0]") == "stop_token_ids[0]");
+  CHECK(message_member("sampling.top_p") == "top_p");

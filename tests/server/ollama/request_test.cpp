@@ -322,3 +322,4 @@ TEST_CASE("ollama request: fields of lintel.v1 have the names of Ollama's member
 
 }  // namespace
 }  // namespace lintel::testing
+  CHECK(ollama_member("sampling.top_p") == "options.top_p");

@@ -449,7 +449,7 @@ TEST_CASE("invalid text, stop strings and outputs are refused by name") {
                r = request_of({{1}}, 3);
                add_stop(r, {"x"});
              }),
-             Contains("stop.strings"));
+             Contains("stop: applies to models with a tokenizer only"));
   CHECK_THAT(refusal([](TextRequest& r) { r.mutable_inputs(0)->set_datatype("INT32"); }),
              Contains("inputs[0].datatype"));
   CHECK_THAT(refusal([](TextRequest& r) { r.mutable_inputs(0)->set_shape(0, 2); }),
@@ -468,7 +468,7 @@ TEST_CASE("invalid text, stop strings and outputs are refused by name") {
                r.mutable_inputs(1)->set_shape(0, 5);
              }),
              Contains("inputs[1].shape"));
-  CHECK_THAT(refusal([](TextRequest& r) { add_stop(r, {""}); }), Contains("stop.strings[0]"));
+  CHECK_THAT(refusal([](TextRequest& r) { add_stop(r, {""}); }), Contains("stop[0]: is empty"));
   CHECK_THAT(refusal([](TextRequest& r) { ask_for(r, {"top_tokens"}); }),
              Contains("parameters[top_log2_probs]"));
   CHECK_THAT(
