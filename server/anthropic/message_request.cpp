@@ -9,9 +9,11 @@
 #include <set>
 #include <span>
 #include <utility>
+#include <vector>
 
-#include "proto/fields/request_fields.h"
 #include "proto/fields/field_names.h"
+#include "proto/fields/request_fields.h"
+#include "proto/fields/unserved_members.h"
 #include "server/chat/template/request_json.h"
 #include "server/openai/members.h"
 #include "server/rpc/ignored_members.h"
@@ -28,9 +30,18 @@ using ToolChoice = api::ChatParams::ToolChoice;
 constexpr const char* kThinkingPurpose = "thinking";
 
 // Members that others may be slips for.
-constexpr std::string_view kServedMembers[] = {
-    "messages", "system",      "max_tokens",  "stream",   "stop_sequences", "thinking",
-    "tools",    "tool_choice", "temperature", "metadata", "output_config",  "cache_control"};
+const std::vector<std::string_view>& served_members_of_messages() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all = served_names(
+        &RequestField::chat,
+        {"messages", "system", "max_tokens", "stream", "stop_sequences", "thinking", "tools",
+         "tool_choice", "metadata", "output_config", "output_format", "cache_control"});
+    std::erase(all, "stop");
+    std::erase(all, "logit_bias");
+    return all;
+  }();
+  return names;
+}
 
 // Thrown while a request is read: the member and what is wrong with it.
 struct WrongMember {
@@ -102,11 +113,22 @@ class ChatMessages {
     } else if (role == "user") {
       add_user(std::move(content), at + ".content");
     } else if (role == "system") {
-      add_text("system", text_of(std::move(content), at + ".content", /*skips_billing=*/false));
+      add_system(std::move(content), at + ".content");
     } else {
       throw WrongMember{at + ".role", "is not user, assistant or system"};
     }
   }
+
+  // Adds system text, unless there is none.
+  void add_system(Json content, const std::string& at) {
+    std::string text = text_of(std::move(content), at, /*skips_billing=*/true);
+    if (!text.empty()) add_text("system", std::move(text));
+  }
+
+  Json take() { return std::move(messages_); }
+
+ private:
+  static constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 
   // System text, or a user's.
   void add_text(const char* role, std::string text) {
@@ -117,10 +139,16 @@ class ChatMessages {
     }
   }
 
-  // A text, or blocks of text: a line each. skips_billing: without the block that is another one in
-  // each request of Claude Code, and says nothing to a model.
+  // A text, or blocks of text: a line each. skips_billing: without the billing header, which is
+  // another one in each request of Claude Code, and says nothing to a model: a block that begins
+  // with it, or the first line of a text.
   static std::string text_of(Json content, const std::string& at, bool skips_billing) {
-    if (content.is_string()) return std::move(content.get_ref<std::string&>());
+    if (content.is_string()) {
+      std::string text = std::move(content.get_ref<std::string&>());
+      if (!skips_billing || !text.starts_with(kBillingHeader)) return text;
+      const std::size_t rest = text.find_first_not_of('\n', text.find('\n'));
+      return rest == std::string::npos ? "" : text.substr(rest);
+    }
     if (!content.is_array()) throw WrongMember{at, "is not a text or a list of blocks"};
     std::string text;
     for (std::size_t i = 0; i < content.size(); ++i) {
@@ -128,15 +156,12 @@ class ChatMessages {
       const std::string type = type_of_object(content[i], here);
       if (type != "text") refuse_block(type, here);
       std::string block = take_text(content[i], "text", here);
-      if (skips_billing && block.starts_with("x-anthropic-billing-header:")) continue;
+      if (skips_billing && block.starts_with(kBillingHeader)) continue;
       append_with("\n", std::move(block), text);
     }
     return text;
   }
 
-  Json take() { return std::move(messages_); }
-
- private:
   std::string& last_text() { return messages_.back()["content"].get_ref<std::string&>(); }
 
   void add_user(Json content, const std::string& at) {
@@ -231,8 +256,10 @@ class ChatMessages {
   }
 
   void add_thinking(Json block, const std::string& at) {
-    take_text(block, "thinking", at);
-    // Clients may hold the signature alone, and have no part in what was thought.
+    if (!member_of_object(block, "thinking").is_null()) take_text(block, "thinking", at);
+    // Clients may hold the signature alone, and have no part in what was thought. What has none
+    // was thought elsewhere.
+    if (member_of_object(block, "signature").is_null()) return;
     std::optional<std::string> text =
         sealer_.open(kThinkingPurpose, take_text(block, "signature", at));
     if (!text || text->empty()) return;
@@ -256,7 +283,7 @@ class ChatMessages {
 
   void leave_out(const std::string& type, const std::string& at) {
     if (!is_of_server_tool(type)) refuse_block(type, at);
-    ignored_.add("messages." + type);
+    ignored_.add("messages=" + type);
   }
 
   const Sealer& sealer_;
@@ -309,11 +336,13 @@ class MessageReader {
     return value.get<bool>();
   }
 
-  static std::uint32_t read_whole(const std::string& name, const Json& value) {
-    if (!is_whole<std::uint32_t>(value)) {
-      throw WrongMember{name, "is not a whole number from 0 to 4294967295"};
-    }
-    return value.get<std::uint32_t>();
+  // A limit; one beyond 32 bits is as good as none.
+  static std::uint32_t read_limit(const std::string& name, const Json& value) {
+    constexpr std::uint32_t kMost = std::numeric_limits<std::uint32_t>::max();
+    // A whole number beyond 64 bits is read as one with a fraction.
+    if (value.is_number_float() && value.get<double>() > kMost) return kMost;
+    if (!is_whole<std::uint64_t>(value)) throw WrongMember{name, "is not a whole number from 0 on"};
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(value.get<std::uint64_t>(), kMost));
   }
 
   // Notes the members of an object that have no effect.
@@ -338,8 +367,7 @@ class MessageReader {
     }
     ChatMessages made(sealer_, request_.ignored);
     if (Json system = take("system"); !system.is_null()) {
-      std::string text = ChatMessages::text_of(std::move(system), "system", /*skips_billing=*/true);
-      if (!text.empty()) made.add_text("system", std::move(text));
+      made.add_system(std::move(system), "system");
     }
     for (std::size_t i = 0; i < messages.size(); ++i) {
       made.add(std::exchange(messages[i], nullptr), indexed_member("messages", i));
@@ -351,6 +379,7 @@ class MessageReader {
   // A last message of the assistant is the beginning of the answer.
   void continue_answer() {
     Json& messages = params_.messages;
+    if (messages.empty()) throw WrongMember{"messages", "have no text"};
     if (messages.back()["role"] != "assistant") return;
     if (messages.back().contains("tool_calls")) {
       throw WrongMember{"messages", "end with a tool_use, whose tool_result is missing"};
@@ -370,7 +399,7 @@ class MessageReader {
       if (use_ == MessageUse::kCreate) throw WrongMember{"max_tokens", "is missing"};
       return;
     }
-    params_.max_tokens = read_whole("max_tokens", count);
+    params_.max_tokens = read_limit("max_tokens", count);
     params_.shortens_answer = true;
   }
 
@@ -401,7 +430,7 @@ class MessageReader {
     if (type == "disabled") return false;
     if (type == "enabled") {
       const Json& budget = member_of_object(thinking, "budget_tokens");
-      params_.thinking_budget = read_whole("thinking.budget_tokens", budget);
+      params_.thinking_budget = read_limit("thinking.budget_tokens", budget);
     } else if (type != "adaptive" && type != "between_tools") {
       throw WrongMember{"thinking.type", "is not enabled, adaptive or disabled"};
     }
@@ -466,7 +495,7 @@ class MessageReader {
     const Json& name = member_of_object(tool, "name");
     if (!type.is_null() && type != "custom") {
       if (!type.is_string()) throw WrongMember{at + ".type", "is not a text"};
-      request_.ignored.add("tools." + type.get<std::string>());
+      request_.ignored.add("tools=" + type.get<std::string>());
       if (name.is_string()) left_out_.insert(name.get<std::string>());
       return;
     }
@@ -533,18 +562,16 @@ class MessageReader {
   void read_others() {
     for (const auto& [name, value] : body_.items()) {
       if (value.is_null()) continue;
-      const bool is_bias = name == "logit_bias";
-      bool is_known = is_bias;
-      const std::string what =
-          is_bias ? read_logit_bias(value, params_.base.sampling.logit_bias, params_.text_biases)
-                  : read_field(&RequestField::chat, name, value, params_.base, is_known);
-      if (!what.empty()) throw WrongMember{name, what};
-      if (is_known) continue;
-      if (const std::string_view near = find_near_name(name, kServedMembers); !near.empty()) {
-        throw WrongMember{clip(name),
-                          "is not a parameter of this server: is " + std::string(near) + " meant?"};
+      bool is_known = false;
+      std::string what;
+      if (name != "stop") {  // stop_sequences here
+        what = read_field(&RequestField::chat, name, value, params_.base, is_known);
       }
-      request_.ignored.add(name);
+      if (!is_known) {
+        what = pass_unknown("", name, value, UnservedMember::kMessages,
+                            served_members_of_messages(), request_.ignored);
+      }
+      if (!what.empty()) throw WrongMember{clip(name), what};
     }
   }
 

@@ -740,8 +740,8 @@ void add_request_limit_flags(Table& flags, ServerOptions& options) {
                "most --max-new-tokens, and what is left of the context");
   flags.choice<kUnknownMembers>(
       "--unknown-members", options.refuses_unknown_members, "RULE",
-      "Members that chats, completions and responses do not know: ignore them and name them in "
-      "the header lintel-ignored, or refuse the request");
+      "Members that OpenAI's and Anthropic's routes and Ollama's chat and generate do not know: "
+      "ignore them and name them in the header lintel-ignored, or refuse the request");
 }
 
 void add_streaming_flags(Table& flags, ServerOptions& options) {

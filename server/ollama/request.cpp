@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -16,6 +17,7 @@
 
 #include "proto/fields/field_names.h"
 #include "server/chat/chat_output.h"
+#include "server/openai/members.h"
 #include "server/rpc/ignored_members.h"
 #include "server/rpc/message_bounds.h"
 #include "server/rpc/request_budget.h"
@@ -83,8 +85,9 @@ std::string read_num_predict(Json& value, OllamaReading& reading) {
   const std::optional<std::int64_t> count = whole_number(value);
   if (!count) return kNotWhole;
   if (*count < -2) return "is " + std::to_string(*count) + ", at least -2 is required";
-  // Both -1 and -2 mean as many as fit.
-  if (*count >= 0) reading.openai["max_tokens"] = *count;
+  // Both -1 and -2 mean as many as fit, and so does what is beyond 32 bits.
+  constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  if (*count >= 0) reading.openai["max_tokens"] = std::min(*count, kMost);
   return kRead;
 }
 
@@ -179,18 +182,16 @@ void set_penalty_window(OllamaReading& reading) {
   openai["frequency_penalty"] = 0;
 }
 
-// Ignores an unknown member, unless it misspells one of `rows`. Returns the error; empty: none.
-template <typename Rows>
-std::string pass_unknown_member(const std::string& at, const std::string& name, const Rows& rows,
-                                IgnoredMembers& ignored) {
-  std::vector<std::string_view> served;
-  for (const auto& row : rows) served.emplace_back(row.name);
-  const std::string_view near = find_near_name(name, served);
-  if (!near.empty()) {
-    return "is not a parameter of this server: did you mean " + std::string(near) + "?";
-  }
-  ignored.add(at + name);
-  return kRead;
+// Names of options that have an effect.
+const std::vector<std::string_view>& served_options() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> served;
+    for (const OllamaOption& option : kOllamaOptions) {
+      if (*option.openai != '\0') served.emplace_back(option.name);
+    }
+    return served;
+  }();
+  return names;
 }
 
 std::string read_options(Json& value, OllamaReading& reading) {
@@ -201,7 +202,8 @@ std::string read_options(Json& value, OllamaReading& reading) {
         kOllamaOptions, [&](const OllamaOption& row) { return name == row.name; });
     std::string wrong;
     if (known == std::end(kOllamaOptions)) {
-      wrong = pass_unknown_member("options.", name, kOllamaOptions, reading.request.chat->ignored);
+      wrong = pass_unknown("options.", name, option, /*api=*/0, served_options(),
+                           reading.request.chat->ignored);
     } else if (known->read == nullptr) {
       reading.openai[known->openai] = std::move(option);
     } else {
@@ -381,6 +383,7 @@ struct OllamaMember {
   Takes routes;
   // Returns an error; empty: none. It may take the value.
   std::string (*read)(Json& value, OllamaReading& reading);
+  bool is_served = true;  // false: other values than empty ones are refused
 };
 
 constexpr OllamaMember kOllamaMembers[] = {
@@ -400,7 +403,7 @@ constexpr OllamaMember kOllamaMembers[] = {
      }},
     {"truncate", Takes::kBoth, ignore_member},  // a prompt that is too long is refused
     {"shift", Takes::kBoth, ignore_member},
-    {"_debug_render_only", Takes::kBoth, refuse_render_only},
+    {"_debug_render_only", Takes::kBoth, refuse_render_only, false},
     {"messages", Takes::kChat, read_chat_messages},
     {"tools", Takes::kChat, pass_tools},
     {"tool_choice", Takes::kChat, pass_tool_choice},  // an extension: OpenAI's
@@ -408,11 +411,23 @@ constexpr OllamaMember kOllamaMembers[] = {
     {"system", Takes::kGenerate, read_text_of<&OllamaReading::system>},
     {"raw", Takes::kGenerate,
      [](Json& v, OllamaReading& r) { return read_true_or_false(v, r.request.raw); }},
-    {"images", Takes::kGenerate, refuse_unless_empty<0>},
-    {"context", Takes::kGenerate, refuse_unless_empty<1>},
-    {"template", Takes::kGenerate, refuse_unless_empty<2>},
-    {"suffix", Takes::kGenerate, refuse_unless_empty<3>},
+    {"images", Takes::kGenerate, refuse_unless_empty<0>, false},
+    {"context", Takes::kGenerate, refuse_unless_empty<1>, false},
+    {"template", Takes::kGenerate, refuse_unless_empty<2>, false},
+    {"suffix", Takes::kGenerate, refuse_unless_empty<3>, false},
 };
+
+bool takes_member(OllamaRoute route, const OllamaMember& member) {
+  return member.routes != (route == OllamaRoute::kChat ? Takes::kGenerate : Takes::kChat);
+}
+
+std::vector<std::string_view> served_members_of(OllamaRoute route) {
+  std::vector<std::string_view> served;
+  for (const OllamaMember& member : kOllamaMembers) {
+    if (member.is_served && takes_member(route, member)) served.emplace_back(member.name);
+  }
+  return served;
+}
 
 // Reads the prompt of /api/generate as a conversation. Returns the member that cannot be combined
 // with `raw`; empty: none.
@@ -445,13 +460,12 @@ grpc::Status read_body_members(OllamaRoute route, Json body, OllamaRequest& requ
   for (auto& [name, value] : body.get_ref<Json::object_t&>()) {
     if (value.is_null()) continue;  // as if it were not there
     const auto* const known = std::ranges::find_if(kOllamaMembers, [&](const OllamaMember& member) {
-      return name == member.name &&
-             member.routes != (route == OllamaRoute::kChat ? Takes::kGenerate : Takes::kChat);
+      return name == member.name && takes_member(route, member);
     });
-    const std::string what =
-        known == std::end(kOllamaMembers)
-            ? pass_unknown_member("", name, kOllamaMembers, request.chat->ignored)
-            : known->read(value, reading);
+    const std::string what = known == std::end(kOllamaMembers)
+                                 ? pass_unknown("", name, value, /*api=*/0,
+                                                served_members_of(route), request.chat->ignored)
+                                 : known->read(value, reading);
     if (!what.empty()) return wrong_member(clip(name), what);
   }
   if (reading.logprobs) {

@@ -305,17 +305,6 @@ std::string read_modalities(Json& value, ChatRequest&) {
 
 std::string ignore(Json&, ChatRequest&) { return kTaken; }
 
-template <int reason>
-std::string refuse(Json&, ChatRequest&) {
-  constexpr const char* kReasons[] = {
-      "is not served: models here read and write text",
-      "is not served: `tools` has its place",
-      "is not taken from a request: the model's own is used",
-      "is not served",
-  };
-  return kReasons[reason];
-}
-
 struct Member {
   const char* name;
   // Returns an error; empty: none. It may take the value.
@@ -380,13 +369,17 @@ constexpr Member kOwnMembers[] = {
     {"prompt_cache_key", ignore},
     {"prompt_cache_retention", ignore},
     {"prompt_cache_options", ignore},
-    {"audio", refuse<0>},
-    {"prediction", refuse<3>},
-    {"web_search_options", refuse<3>},
-    {"moderation", refuse<3>},
-    {"functions", refuse<1>},
-    {"function_call", refuse<1>},
-    {"chat_template", refuse<2>},
+};
+
+// Members of OpenAI's that are not served, and why.
+constexpr std::pair<std::string_view, const char*> kRefusedMembers[] = {
+    {"audio", "is not served: models here read and write text"},
+    {"prediction", "is not served"},
+    {"web_search_options", "is not served"},
+    {"moderation", "is not served"},
+    {"functions", "is not served: `tools` has its place"},
+    {"function_call", "is not served: `tools` has its place"},
+    {"chat_template", "is not taken from a request: the model's own is used"},
 };
 
 // Reads max_completion_tokens and max_tokens, which are the same.
@@ -396,7 +389,6 @@ std::string read_max_tokens(const Json& body, ChatRequest& request, std::string&
     if (found == body.end() || found->is_null()) continue;
     name = member;
     if (*found == -1) continue;  // no limit
-    request.max_tokens_member = member;
     std::uint32_t count = 0;
     std::string wrong = read_count(*found, count);
     if (!wrong.empty()) return wrong;
@@ -404,6 +396,7 @@ std::string read_max_tokens(const Json& body, ChatRequest& request, std::string&
       return "is not equal to max_completion_tokens";
     }
     request.params.max_tokens = count;
+    request.max_tokens_member = member;
   }
   return kTaken;
 }
@@ -499,8 +492,12 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
     std::string what;
     const auto* const own = std::ranges::find_if(
         kOwnMembers, [&](const Member& member) { return name == member.name; });
+    const auto* const refused =
+        std::ranges::find(kRefusedMembers, name, &std::pair<std::string_view, const char*>::first);
     if (own != std::end(kOwnMembers)) {
       if (own->read != nullptr) what = own->read(value, request);
+    } else if (refused != std::end(kRefusedMembers)) {
+      what = refused->second;
     } else {
       bool is_known = false;
       what = read_field(&RequestField::chat, name, value, request.params.base, is_known);

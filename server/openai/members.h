@@ -230,8 +230,11 @@ std::string pass_unknown(const std::string& object, const std::string& name, con
     if (!object.empty() || row.name != name || (row.apis & api) == 0) continue;
     const Json neutral = Json::parse(row.neutral);
     if (std::ranges::find(neutral, value) != neutral.end()) break;
-    const std::string instead =
-        row.instead.empty() ? std::string() : ": " + std::string(row.instead) + " is";
+    // A path of another route, or a member of this one.
+    const std::string_view member = row.instead.substr(0, row.instead.find_first_of(" ."));
+    const bool is_served =
+        member.starts_with('/') || std::ranges::find(served, member) != served.end();
+    const std::string instead = is_served ? ": " + std::string(row.instead) + " is" : "";
     return "changes the answer and is not served" + instead;
   }
   const std::string_view near = find_near_name(name, served);

@@ -47,18 +47,19 @@ class LoggedNames {
 }  // namespace
 
 void IgnoredMembers::add(std::string_view name) {
+  // One more than are logged: then the log says that there are more.
+  if (is_cut_ && names_.size() > kMostLogged) return;
+  const auto [added, is_new] = names_.insert(shown(name));
+  if (!is_new) return;
+  if (first_.empty()) first_ = *added;
   if (is_cut_) return;
-  std::string text = shown(name);
-  if (names_.contains(text)) return;
   const std::string_view separator = text_.empty() ? "" : ", ";
-  is_cut_ = text_.size() + separator.size() + text.size() + kCut.size() > kMostHeaderBytes;
+  is_cut_ = text_.size() + separator.size() + added->size() + kCut.size() > kMostHeaderBytes;
   if (is_cut_) {
     text_ += kCut;
-    return;
+  } else {
+    text_.append(separator).append(*added);
   }
-  text_.append(separator).append(text);
-  if (first_.empty()) first_ = text;
-  names_.insert(std::move(text));
 }
 
 grpc::Status IgnoredMembers::report(bool refuses, std::string& header) const {

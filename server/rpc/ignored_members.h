@@ -15,11 +15,12 @@ namespace lintel {
 // The header of an answer that lists the names, separated by commas.
 inline constexpr const char* kIgnoredHeader = "lintel-ignored";
 
-// Names of one request, each once. Names that a header has no room for are counted, not kept: the
-// names of a hostile body take no memory. Used by one thread at a time.
+// Names of one request, each once. Of names that a header has no room for as many are kept as are
+// logged: the names of a hostile body take little memory. Used by one thread at a time.
 class IgnoredMembers {
  public:
-  // `name`: as a client finds it in its request: "logit_scale", "stream_options.chunks".
+  // `name`: a member as a client finds it in its request, "logit_scale" or "stream_options.chunks",
+  // or a member and a value that is left out of it, "tools=web_search".
   void add(std::string_view name);
   bool empty() const { return text_.empty(); }
 

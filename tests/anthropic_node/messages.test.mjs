@@ -163,7 +163,7 @@ describe("Anthropic's client", () => {
     assert.ok(forbidden.content.every((block) => block.type !== 'tool_use'));
     const tools = [weather, { type: 'web_search_20250305', name: 'web_search' }];
     const { response } = await client.messages.create(ask('Hi', { tools, speed: 'fast' })).withResponse();
-    assert.deepEqual(response.headers.get('lintel-ignored').split(', ').sort(), ['speed', 'tools.web_search_20250305']);
+    assert.deepEqual(response.headers.get('lintel-ignored').split(', ').sort(), ['speed', 'tools=web_search_20250305']);
     await assert.rejects(request({ type: 'tool', name: 'web_search' }, { tools }), Anthropic.BadRequestError);
   });
 

@@ -106,7 +106,9 @@ constexpr Member kOwnMembers[] = {
 const std::vector<std::string_view>& served_completion_members() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> own;
-    for (const Member& member : kOwnMembers) own.push_back(member.name);
+    for (const Member& member : kOwnMembers) {
+      if (member.read != read_suffix) own.push_back(member.name);
+    }
     return served_names(&RequestField::completions, std::move(own));
   }();
   return names;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
@@ -96,6 +97,47 @@ TEST_CASE("a message request becomes a chat: system, texts, sampling") {
   CHECK(ReadMessage(body).messages()[0] == user("a\nb"));
 }
 
+TEST_CASE("the billing header is left out of every system text, with its line") {
+  const std::string header = "x-anthropic-billing-header: cc_version=1; cch=2;";
+  ojson body = body_of({user("a")});
+  const auto system_of = [&](const ojson& system) {
+    body["system"] = system;
+    const ojson first = ReadMessage(body).messages()[0];
+    return first["role"] == "system" ? first["content"].get<std::string>() : std::string();
+  };
+  CHECK(system_of(header + "\n\nBe brief.\nAlways.") == "Be brief.\nAlways.");
+  CHECK(system_of(header).empty());
+  CHECK(system_of(header + "\n").empty());
+  CHECK(system_of("Say " + header) == "Say " + header);
+  // A message of role system has one, too.
+  const ojson blocks = {{"role", "system"},
+                        {"content", ojson::array({text_block(header), text_block("s")})}};
+  const ojson text = {{"role", "system"}, {"content", header + "\ns"}};
+  const ojson alone = {{"role", "system"}, {"content", header}};
+  for (const ojson& late : {blocks, text}) {
+    CHECK(ReadMessage(body_of({user("a"), late})).messages()[1]["content"] == "s");
+  }
+  CHECK(ReadMessage(body_of({user("a"), alone})).messages() == ojson::array({user("a")}));
+  CHECK(ReadMessage(body_of({alone})).wrong() == "messages: have no text");
+  // What a user wrote stays.
+  CHECK(ReadMessage(body_of({user(header)})).messages()[0] == user(header));
+}
+
+TEST_CASE("limits beyond 32 bits are as good as none") {
+  for (const char* const count : {"4294967295", "4294967296", "18446744073709551616", "1e300"}) {
+    CAPTURE(count);
+    const ReadMessage read(body_with("max_tokens", ojson::parse(count)));
+    CHECK(read.params().max_tokens == 4294967295);
+  }
+  const ReadMessage thinks(
+      body_with("thinking", {{"type", "enabled"}, {"budget_tokens", 4294967297}}));
+  CHECK(thinks.params().thinking_budget == 4294967295);
+  for (const ojson& count : {ojson(-1), ojson(1.5), ojson("1")}) {
+    CHECK(ReadMessage(body_with("max_tokens", count)).wrong() ==
+          "max_tokens: is not a whole number from 0 on");
+  }
+}
+
 TEST_CASE("neighbouring messages of one role are joined") {
   const ReadMessage read(body_of({user("a"), user(ojson::array({text_block("b")})), assistant("c"),
                                   assistant("d"), user("e")}));
@@ -169,6 +211,14 @@ TEST_CASE("thinking comes back where its signature was sealed for this caller", 
     REQUIRE(dropped.status.ok());
     CHECK(dropped.messages()[1] == assistant("b"));
   }
+  for (const ojson& unsigned_block : {ojson{{"type", "thinking"}, {"thinking", "I thought"}},
+                                      ojson{{"type", "thinking"}, {"signature", nullptr}}}) {
+    const ReadMessage dropped(body_of(
+        {user("a"), assistant(ojson::array({unsigned_block, text_block("b")})), user("c")}));
+    INFO(dropped.wrong());
+    REQUIRE(dropped.status.ok());
+    CHECK(dropped.messages()[1] == assistant("b"));
+  }
 }
 
 TEST_CASE("thinking of a request: budget, effort, display") {
@@ -188,7 +238,7 @@ TEST_CASE("thinking of a request: budget, effort, display") {
   CHECK(ReadMessage(body_with("thinking", {{"type", "disabled"}})).params().kwargs ==
         ojson{{"enable_thinking", false}, {"thinking", false}});
   CHECK(ReadMessage(body_with("thinking", {{"type", "enabled"}})).wrong() ==
-        "thinking.budget_tokens: is not a whole number from 0 to 4294967295");
+        "thinking.budget_tokens: is not a whole number from 0 on");
   CHECK(ReadMessage(body_with("thinking", {{"type", "deep"}})).wrong() ==
         "thinking.type: is not enabled, adaptive or disabled");
 }
@@ -212,7 +262,7 @@ TEST_CASE("tools and the choice among them") {
         R"("parameters":{"type":"object"},"strict":true}},)"
         R"({"type":"function","function":{"name":"g","description":"d",)"
         R"("parameters":{"type":"object"}}}])");
-  CHECK(automatic.ignored() == "tools.defer_loading, tools.web_search_20250305");
+  CHECK(automatic.ignored() == "tools.defer_loading, tools=web_search_20250305");
   CHECK_FALSE(automatic.params().parallel_tool_calls);
   CHECK(automatic.params().tool_choice == ToolChoice::kAuto);
   CHECK(ReadMessage(chosen({{"type", "any"}})).params().tool_choice == ToolChoice::kRequired);
@@ -272,8 +322,28 @@ TEST_CASE("members without effect are named, once each") {
   }
   body["inference_geo"] = nullptr;
   CHECK(ReadMessage(body).ignored() ==
-        "messages.server_tool_use, messages.web_search_tool_result, context_management, "
+        "messages=server_tool_use, messages=web_search_tool_result, context_management, "
         "service_tier, container, mcp_servers, speed");
+}
+
+TEST_CASE("members that change a message and are not served are refused, but for neutral values") {
+  for (const auto& [name, value, neutral] :
+       {std::tuple("mirostat", ojson(2), ojson(0)), std::tuple("typical_p", ojson(0.5), ojson(1)),
+        std::tuple("guided_regex", ojson("a"), ojson()), std::tuple("n", ojson(2), ojson(1)),
+        std::tuple("response_format", ojson{{"type", "json_object"}}, ojson{{"type", "text"}})}) {
+    CAPTURE(name);
+    CHECK(ReadMessage(body_with(name, value))
+              .wrong()
+              .starts_with(std::string(name) + ": changes the answer and is not served"));
+    CHECK(ReadMessage(body_with(name, neutral)).status.ok());
+  }
+  // The member in its place is named.
+  CHECK(ReadMessage(body_with("stop", "x")).wrong() ==
+        "stop: changes the answer and is not served: stop_sequences is");
+  CHECK(ReadMessage(body_with("response_format", {{"type", "json_object"}})).wrong() ==
+        "response_format: changes the answer and is not served: output_config.format is");
+  CHECK(ReadMessage(body_with("bad_words", {"x"})).wrong() ==
+        "bad_words: changes the answer and is not served");
 }
 
 TEST_CASE("a message request without a member, or with a wrong one, is refused by its name") {
@@ -294,7 +364,7 @@ TEST_CASE("a message request without a member, or with a wrong one, is refused b
   const ReadMessage thread(body_with("thread", {{"type", "create"}}));
   CHECK(thread.wrong() == "thread: is not served: no conversation is kept here");
   CHECK(ReadMessage(body_with("stop_sequence", "x")).wrong() ==
-        "stop_sequence: is not a parameter of this server: is stop_sequences meant?");
+        "stop_sequence: is not a parameter of this server: did you mean stop_sequences?");
   CHECK(ReadMessage(body_with("top_k", "x")).wrong().starts_with("top_k: "));
   CHECK(ReadMessage(body_with("stop_sequences", "x")).wrong() ==
         "stop_sequences: is not a list of texts");
@@ -312,9 +382,8 @@ TEST_CASE("members of chats that change the sampling are read in a message reque
 
 TEST_CASE("fields of a chat have the names that the message request gave them") {
   CHECK(message_member("stop[1]") == "stop_sequences[1]");
-  CHECK(message_member("stop.strings[1]") == "stop_sequences[1]");
-  CHECK(message_member("stop.min_tokens") == "min_tokens");
-  CHECK(message_member("sampling.top_k") == "top_k");
+  CHECK(message_member("stop.token_ids[0]") == "stop_token_ids[0]");
+  CHECK(message_member("sampling.top_p") == "top_p");
   CHECK(message_member("max_new_tokens") == "max_tokens");
   CHECK(message_member("response_format.json_schema.schema.properties") ==
         "output_config.format.schema.properties");
@@ -325,5 +394,3 @@ TEST_CASE("fields of a chat have the names that the message request gave them") 
 
 }  // namespace
 }  // namespace lintel::testing
-  CHECK(message_member("stop.token_ids[0]") == "stop_token_ids[0]");
-  CHECK(message_member("sampling.top_p") == "top_p");

@@ -100,6 +100,7 @@ TEST_CASE("ollama request: options become the sampling of a chat") {
 TEST_CASE("ollama request: options that ask for no limit or a random seed are left out") {
   for (const int count : {-1, -2}) CHECK_FALSE(with_options({{"num_predict", count}}).max_tokens);
   CHECK(*with_options({{"num_predict", 0}}).max_tokens == 0);
+  CHECK(*with_options({{"num_predict", 1e12}}).max_tokens == 4294967295);
   CHECK_FALSE(with_options({{"seed", -1}}).base.sampling.seed);
   CHECK(*with_options({{"top_k", -1}}).base.sampling.top_k == 0);
 }
@@ -120,7 +121,7 @@ TEST_CASE("ollama request: an option that cannot be served is refused by its own
   CHECK_THAT(wrong_option("top_k", 1.5), Contains("options.top_k: is not a whole number"));
   CHECK_THAT(wrong_option("top_k", 1e12), Contains("options.top_k: is not a whole number"));
   CHECK_THAT(wrong_option("num_predict", -3), Contains("options.num_predict: is -3"));
-  CHECK_THAT(wrong_option("num_predict", 1e12), Contains("options.num_predict: is not a whole"));
+  CHECK_THAT(wrong_option("num_predict", 1e300), Contains("options.num_predict: is not a whole"));
   CHECK_THAT(wrong_option("repeat_last_n", -2), Contains("options.repeat_last_n: is -2"));
   CHECK_THAT(wrong_option("temperature", "x"), Contains("options.temperature: is not a number"));
   CHECK_THAT(wrong_option("repeat_penalty", "x"),
@@ -164,6 +165,13 @@ TEST_CASE("ollama request: unknown members are left out by name, and slips refus
                                                    "did you mean messages?"));
   CHECK_THAT(wrong_option("num predict", 1), Contains("options.num predict: is not a parameter of "
                                                       "this server: did you mean num_predict?"));
+  // Members that are refused themselves, and those of the other route, are no hints.
+  Json near = chat_body("content", "x");
+  near["promtp"] = "x";
+  near["options"] = {{"typicalp", 1}, {"mirostat_", 1}};
+  CHECK(wrong_in(read_chat(near)).empty());
+  CHECK(wrong_in_generate("sufix", "x").empty());
+  CHECK_THAT(wrong_in_generate("promtp", "x"), Contains("did you mean prompt?"));
 }
 
 TEST_CASE("ollama request: an empty one asks for its model, with keep_alive 0 for its end") {
@@ -317,9 +325,9 @@ TEST_CASE("ollama request: fields of lintel.v1 have the names of Ollama's member
   CHECK(ollama_member("messages[3].content", OllamaRoute::kGenerate) == "prompt");
   CHECK(ollama_member("top_log2_probs") == "top_logprobs");
   CHECK(ollama_member("prompt.text") == "prompt");
+  CHECK(ollama_member("sampling.top_p") == "options.top_p");
   CHECK(ollama_member("stopped") == "stopped");
 }
 
 }  // namespace
 }  // namespace lintel::testing
-  CHECK(ollama_member("sampling.top_p") == "options.top_p");

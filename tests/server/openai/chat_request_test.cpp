@@ -114,6 +114,20 @@ TEST_CASE("members that change the answer and are not served are refused, but fo
   CHECK_THAT(wrong_with("n_predict", 10), Contains("max_tokens is"));
   CHECK_THAT(wrong_with("truncate_prompt_tokens", 10), Contains("changes the answer"));
   CHECK(wrong_with("truncate_prompt_tokens", nullptr).empty());
+  for (const char* const name : {"num_predict", "max_new_tokens", "max_length"}) {
+    CHECK_THAT(wrong_with(name, 10), Contains("changes the answer") && Contains("max_tokens is"));
+    CHECK(ignored_with(name, -1) == name);
+  }
+  for (const char* const name : {"min_new_tokens", "min_length"}) {
+    CHECK_THAT(wrong_with(name, 10), Contains("min_tokens is"));
+  }
+  CHECK_THAT(wrong_with("stop_sequences", {"x"}), Contains(": stop is"));
+  CHECK_THAT(wrong_with("lora_path", "a"), Contains("adapter is"));
+  CHECK_THAT(wrong_with("ignore_eos_token", true), Contains("ignore_eos is"));
+  CHECK_THAT(wrong_with("custom_logit_processor", "f"), Contains("changes the answer"));
+  // A member in its place is named where it is served.
+  CHECK(wrong_with("return_full_text", true) ==
+        "return_full_text: changes the answer and is not served");
 }
 
 TEST_CASE("a slip in a name is refused with the name that it is for") {
@@ -123,6 +137,10 @@ TEST_CASE("a slip in a name is refused with the name that it is for") {
   CHECK_THAT(wrong_with("stream_options", {{"inclde_usage", true}}),
              Contains("did you mean include_usage?"));
   CHECK_THAT(wrong_with("lintel", {{"cahce", false}}), Contains("'cahce'"));  // its own
+  // A member that is refused itself is no hint.
+  for (const char* const name : {"function", "audioo", "predictions", "chat_templat"}) {
+    CHECK(ignored_with(name, "x") == name);
+  }
   // Names of fewer letters are too near to others.
   CHECK(ignored_with("sed", 1) == "sed");
 }

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/ignored_members.h"
 
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <cstddef>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +20,30 @@ std::string header_of(const IgnoredMembers& ignored) {
   std::string header;
   REQUIRE(ignored.report(/*refuses=*/false, header).ok());
   return header;
+}
+
+// First: the log of a process names at most 256.
+TEST_CASE("ignored members: the log names each once, those beyond the header, too") {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "captured", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  IgnoredMembers ignored;
+  for (int i = 100; i < 150; ++i) {
+    ignored.add("beyond_" + std::to_string(i) + std::string(50, 'x'));
+  }
+  std::string header = header_of(ignored);
+  header_of(ignored);
+  spdlog::set_default_logger(before);
+  CHECK_THAT(header, Catch::Contains("beyond_100x") && !Catch::Contains("beyond_149x") &&
+                         Catch::EndsWith(", ..."));
+  for (int i = 100; i < 150; ++i) {
+    const std::string name = "beyond_" + std::to_string(i) + "x";
+    CAPTURE(name);
+    const std::size_t at = log.str().find(name);
+    CHECK(at != std::string::npos);
+    CHECK(log.str().find(name, at + 1) == std::string::npos);
+  }
 }
 
 TEST_CASE("ignored members: a header names each once, in at most 2 KiB", "[threat-120]") {
