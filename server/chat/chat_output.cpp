@@ -164,6 +164,12 @@ void ChatChoice::add_tokens(std::uint64_t end, v1::ChatDelta& delta) {
   }
 }
 
+void ChatChoice::end_with(std::int32_t token) {
+  if (is_over_) return;
+  ++tokens_;
+  if (output_.token_ids) ids_.push_back(token);
+}
+
 void ChatChoice::finish(bool by_itself, v1::ChatResponse& message) {
   if (is_over_) return;
   std::vector<OutputDelta> deltas;

@@ -58,6 +58,8 @@ class ChatChoice {
 
   // Appends what the token adds. Nothing once the choice is over.
   void push(const ChatToken& token, v1::ChatResponse& message);
+  // The token ends the sample, and is no part of its text. Before finish().
+  void end_with(std::int32_t token);
   // The sample ended. by_itself: not by a limit.
   void finish(bool by_itself, v1::ChatResponse& message);
   // True if a stop text, its last call or kMostCalls has ended it before its sample did.

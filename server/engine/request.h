@@ -124,6 +124,8 @@ struct StopOptions {
   std::vector<std::int32_t> tokens;
   std::vector<std::string> strings;  // models with a tokenizer only; 1 .. kMaxStopStringBytes long
   bool include_in_output = false;
+  // The stop token is reported where it is no part of the output, with its bytes cut.
+  bool reports_token = false;
   // Least tokens of the call: before that none of `tokens` is drawn, unless a grammar permits
   // nothing else, and a string that is complete by then does not end the sample. More than 0 needs
   // a head that supports filters.

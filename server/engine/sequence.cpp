@@ -44,7 +44,12 @@ std::optional<FinishReason> StopCriteria::pass(TokenEvent event, bool matches, s
 
   if (std::find(stop.tokens.begin(), stop.tokens.end(), event.token) != stop.tokens.end()) {
     flush();
-    if (stop.include_in_output) emit(event);
+    if (!stop.include_in_output) event.cut_bytes = static_cast<std::int32_t>(bytes.size());
+    if (stop.include_in_output || stop.reports_token) {
+      emit(event);
+    } else {
+      omitted_.push_back(event.token);
+    }
     return FinishReason::kStopToken;
   }
   const std::size_t after = bytes.size() - matched;  // the match
@@ -87,6 +92,7 @@ void StopCriteria::drop(std::size_t bytes) {
       break;
     }
     bytes -= size;
+    omitted_.insert(omitted_.begin(), held_.back().token());
     held_.pop_back();
   }
   flush();
@@ -623,6 +629,7 @@ SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> star
   if (first_new_) result.generation = last_new_ - *first_new_;
   result.stop_string = gate_.stop_string();
   if (reason_ == FinishReason::kStopToken) result.stop_token = sequence_->pending;
+  result.omitted_tokens = gate_.omitted();
   result.cut_bytes = gate_.cut_bytes();
   result.position = num_tokens_;
   result.window = context_.request.window;

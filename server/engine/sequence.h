@@ -91,6 +91,8 @@ class StopCriteria {
 
   const std::string& stop_string() const { return stop_string_; }  // the match; empty: none
   std::int32_t cut_bytes() const { return cut_bytes_; }  // of the last token that it let go
+  // Tokens that it does not let go: the text of the match.
+  const std::vector<std::int32_t>& omitted() const { return omitted_; }
 
  private:
   // Lets go of held-back tokens but those with any of the last `keep` bytes.
@@ -104,6 +106,7 @@ class StopCriteria {
   StopMatcher matcher_;
   std::vector<HeldToken> held_;
   std::string stop_string_;
+  std::vector<std::int32_t> omitted_;
   std::int32_t cut_bytes_ = 0;
 };
 

@@ -83,6 +83,8 @@ struct SampleResult {
   Duration generation{};                // first new token until the last
   std::string stop_string;
   std::optional<std::int32_t> stop_token;  // that ended it, reported or not
+  // Generated and not reported: the stop token, or tokens whose text a stop string took.
+  std::vector<std::int32_t> omitted_tokens;
   std::int32_t cut_bytes = 0;     // of the last token that was reported: TokenEvent::cut_bytes
   std::int64_t position = 0;      // tokens of the sequence so far
   std::int64_t window = 0;        // of the call, in tokens; 0: none

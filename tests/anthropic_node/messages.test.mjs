@@ -68,7 +68,7 @@ describe("Anthropic's client", () => {
       ['message', 'assistant', 'hello', 'end_turn', null]);
     assert.equal(message.id, `msg_${id}`);
     assert.equal(message._request_id, id);
-    assert.equal(message.usage.output_tokens, 3);
+    assert.equal(message.usage.output_tokens, 4); // three, and the one that ends it
     assert.equal(message.usage.cache_creation_input_tokens, 0);
   });
 
@@ -104,7 +104,7 @@ describe("Anthropic's client", () => {
     assert.equal(text, 'Hello there.');
     assert.equal(await stream.finalText(), text);
     assert.equal(message.stop_reason, 'end_turn');
-    assert.equal(message.usage.output_tokens, 3);
+    assert.equal(message.usage.output_tokens, 4);
     assert.equal(message.id, `msg_${stream.request_id}`);
   });
 

@@ -66,7 +66,7 @@ describe('a chat', () => {
     assert.ok(answer instanceof Answer);
     assert.equal(answer.content, 'Good morrow, friend.');
     assert.deepEqual([answer.reasoning, answer.calls, answer.finishReason], ['', [], 'STOP']);
-    assert.deepEqual([answer.model, answer.seed, answer.usage.completionTokens], ['qwen35', '7', 2]);
+    assert.deepEqual([answer.model, answer.seed, answer.usage.completionTokens], ['qwen35', '7', 3]); // with the end
     assert.deepEqual(answer.message, { role: 'assistant', content: 'Good morrow, friend.' });
     assert.throws(() => answer.parsed, /has no schema/);
   });

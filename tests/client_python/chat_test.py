@@ -69,7 +69,7 @@ class ChatTest(unittest.TestCase):
         self.assertEqual((answer.reasoning, answer.calls), ("", ()))
         self.assertEqual((answer.model, answer.seed), ("qwen35", 7))
         self.assertIs(answer.finish_reason, ChatFinishReason.STOP)
-        self.assertEqual(answer.usage.completion_tokens, 2)
+        self.assertEqual(answer.usage.completion_tokens, 3)  # two, and the one that ends it
         self.assertGreater(answer.usage.prompt_tokens, 0)
         self.assertEqual(answer.message, {"role": "assistant", "content": "Good morrow, friend."})
         with self.assertRaisesRegex(ValueError, "has no schema"):

@@ -73,6 +73,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
     GenerationRequest& ready = row.checked.request;
     request.window = std::max(request.window, ready.window);
     if (row.checked.has_seed) ready.seed += i * request.num_samples;
+    ready.stop.reports_token = request.details;
     ready.allowance = allowance;
     ready.caller = stream.scope.turn_name();
     const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);

@@ -288,7 +288,9 @@ void ChatAnswerWriter::finish(const SampleResult& result, v1::ChatResponse& mess
   if (result.reason == FinishReason::kCancelled) return;
   const bool is_by_itself = ended_by_itself(result.reason);
   const int finished = message.finished_size();
-  choices_.at(static_cast<std::size_t>(result.sample)).finish(is_by_itself, message);
+  ChatChoice& choice = choices_.at(static_cast<std::size_t>(result.sample));
+  for (const std::int32_t token : result.omitted_tokens) choice.end_with(token);
+  choice.finish(is_by_itself, message);
   if (message.finished_size() > finished) {  // else its choice was over before
     v1::ChatFinish& wire = *message.mutable_finished(finished);
     wire.set_at_context_end(wire.reason() == v1::CHAT_FINISH_REASON_LENGTH &&

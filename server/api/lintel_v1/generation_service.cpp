@@ -60,6 +60,7 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
   wire.set_digest(result.digest);
   if (result.log2_evidence) wire.set_log2_evidence(*result.log2_evidence);
   wire.set_numerics_changed(result.numerics_changed);
+  wire.mutable_omitted_tokens()->Add(result.omitted_tokens.begin(), result.omitted_tokens.end());
   write_times(SampleTimes(result), *wire.mutable_timings());
 }
 

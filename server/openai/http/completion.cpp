@@ -87,6 +87,10 @@ class ChoiceText {
   // the evidence of particles, and the window.
   void end(const v1::SampleFinish& finish) {
     if (form_ != TextForm::kIds) utf8_.finish(text_);
+    written_ += finish.omitted_tokens_size();
+    if (ids_) {
+      ids_->insert(ids_->end(), finish.omitted_tokens().begin(), finish.omitted_tokens().end());
+    }
     if (finish.has_log2_evidence()) log2_evidence_ = finish.log2_evidence();
     window_ = finish.window();
     window_restarts_ = finish.window_restarts();
@@ -98,7 +102,7 @@ class ChoiceText {
     return text_.size() + tokens_.bytes() + offsets_.size() * sizeof(offsets_.front()) +
            ids * sizeof(std::int32_t);
   }
-  std::int64_t written() const { return written_; }  // tokens
+  std::int64_t written() const { return written_; }  // tokens, once it has ended the omitted, too
   bool is_empty() const { return text_.empty() && tokens_.empty(); }
 
   // Appends the text since the last call as JSON: {"text":...,"index":...,"logprobs":...,
