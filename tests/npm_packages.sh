@@ -15,6 +15,15 @@ need_node() {
     skip "node $(node --version) is older than $1"
 }
 
+# run_without_network COMMAND...: becomes the command, in a network of its own that has loopback alone. Where that is not
+# permitted, it has the machine's network, and a warning says so.
+run_without_network() {
+  local isolated=(unshare -rn bash -c 'ip link set lo up && exec "$@"' _)
+  if "${isolated[@]}" true 2>/dev/null; then exec "${isolated[@]}" "$@"; fi
+  echo "WARNING: no network namespace (unshare -rn, ip): ${*: -1} runs with the network of this machine" >&2
+  exec "$@"
+}
+
 # install_packages FROM TO: what FROM/package-lock.json names, as it names it, in TO, unless it is there already.
 install_packages() {
   local from=$1 to=$2 status=0

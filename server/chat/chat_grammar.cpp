@@ -213,6 +213,16 @@ std::shared_ptr<const grammar::Vocabulary> ChatVocabularies::of(
   return vocabulary;
 }
 
+std::string pattern_error(const std::string& pattern, std::size_t& work) {
+  try {
+    const std::size_t left = grammar::kMaxDfaWork - std::min(work, grammar::kMaxDfaWork);
+    grammar::pattern_dfa(pattern, grammar::Spelling::kUtf8, &work, left);
+    return "";
+  } catch (const grammar::GrammarError& error) {
+    return error.reason();
+  }
+}
+
 grpc::Status make_chat_grammar(const api::ChatParams& request, const TemplateTraits& traits,
                                grammar::GrammarCache& cache, ChatGrammar& made) {
   using Format = api::ChatParams::Format;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -17,6 +18,7 @@
 #include "proto/fields/field_names.h"
 #include "proto/fields/request_fields.h"
 #include "proto/fields/unserved_members.h"
+#include "server/chat/chat_grammar.h"
 #include "server/openai/custom_tools.h"
 #include "server/openai/members.h"
 #include "server/openai/response_items.h"
@@ -309,7 +311,14 @@ class Reader {
     if (!part_of(format, "definition").is_string()) {
       throw MemberError{at + ".definition", "is not a text"};
     }
-    if (syntax == "lark") ignore("tools.format=lark");  // shown to the model, and not enforced
+    if (syntax == "lark") {
+      ignore("tools.format=lark");  // shown to the model, and not enforced
+      return;
+    }
+    const std::string wrong = pattern_error(format["definition"], pattern_work_);
+    if (!wrong.empty()) {
+      throw MemberError{at + ".definition", "is not a regular expression that is served: " + wrong};
+    }
   }
 
   static void check_description(const Json& tool, const std::string& at) {
@@ -525,6 +534,7 @@ class Reader {
   Json chat_;  // the body of the chat completion
   Json tools_, choice_, text_, reasoning_;
   std::map<std::string, std::string> tool_types_;  // by name
+  std::size_t pattern_work_ = 0;                   // of the tools' regular expressions
 };
 
 // The names of a chat completion's members, and those in a request for a response.

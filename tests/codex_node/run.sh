@@ -14,7 +14,4 @@ install_packages "$here" "$work"
   skip "no Codex for this machine"
 LINTEL_CODEX=$(cd "$work" && pwd)/node_modules/@openai/codex/bin/codex.js
 export LINTEL_CODEX
-# A network of its own has loopback alone.
-isolated=(unshare -rn bash -c 'ip link set lo up && exec "$@"' _)
-"${isolated[@]}" true 2>/dev/null || isolated=()
-exec "${isolated[@]}" node --test "$here/codex.test.mjs"
+run_without_network node --test "$here/codex.test.mjs"
