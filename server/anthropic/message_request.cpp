@@ -37,7 +37,6 @@ const std::vector<std::string_view>& served_members_of_messages() {
         {"messages", "system", "max_tokens", "stream", "stop_sequences", "thinking", "tools",
          "tool_choice", "metadata", "output_config", "output_format", "cache_control"});
     std::erase(all, "stop");
-    std::erase(all, "logit_bias");
     return all;
   }();
   return names;
@@ -564,7 +563,10 @@ class MessageReader {
       if (value.is_null()) continue;
       bool is_known = false;
       std::string what;
-      if (name != "stop") {  // stop_sequences here
+      if (name == "logit_bias") {
+        is_known = true;
+        what = read_logit_bias(value, params_.base.sampling.logit_bias, params_.text_biases);
+      } else if (name != "stop") {  // stop_sequences here
         what = read_field(&RequestField::chat, name, value, params_.base, is_known);
       }
       if (!is_known) {

@@ -519,6 +519,8 @@ std::string ollama_member(std::string_view field, OllamaRoute route) {
     if (openai.empty() || !is_of_field(name, openai)) continue;
     return "options." + (option.name + name.substr(openai.size()));
   }
+  // The conversation that a prompt becomes.
+  if (route == OllamaRoute::kGenerate && is_of_field(name, "messages")) return "prompt";
   for (const auto& [other, ours] : kOthers) {
     if (is_of_field(name, other)) return std::string(ours) + name.substr(other.size());
   }

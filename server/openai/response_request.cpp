@@ -23,7 +23,6 @@
 #include "server/openai/members.h"
 #include "server/openai/response_items.h"
 #include "server/rpc/message_bounds.h"
-#include "server/rpc/renamed_fields.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
@@ -657,7 +656,7 @@ void ReceivedResponse::continue_turn(std::optional<std::string> items, const std
 }
 
 grpc::Status with_response_members(const grpc::Status& status) {
-  return with_field_names(status, response_member);
+  return with_fields(status, response_member);
 }
 
 }  // namespace lintel

@@ -29,7 +29,6 @@
 #include "server/core/mutex.h"
 #include "server/models/model_registry.h"
 #include "server/rpc/call_scope.h"
-#include "server/rpc/renamed_fields.h"
 #include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 #include "server/sessions/persistence/replayed_response.h"
@@ -173,7 +172,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   request->settings = {};
   request->prompts = {};  // they are in infer.rows
   if (!status.ok()) {
-    status = with_field_names(
+    status = with_fields(
         status, [&](const std::string& field) { return member_of_inference(field, *request); });
     infer.rows.clear();  // gives the session back
     // A sequence that is complete takes no token, but the request that ends it ends it.

@@ -24,6 +24,7 @@ std::string member_of(const std::string& field, const MemberNames& names) {
     if (is_of_field(field, form)) return replaced(form, "prompt");
   }
   if (is_of_field(field, "name")) return replaced("name", "model");  // of GetModelRequest
+  if (is_of_field(field, "ids")) return replaced("ids", "tokens");   // of DetokenizeRequest
   if (!names.field.empty() && is_of_field(field, names.field)) {
     return replaced(names.field, names.name);
   }

@@ -382,6 +382,9 @@ TEST_CASE("members of chats that change the sampling are read in a message reque
 
 TEST_CASE("fields of a chat have the names that the message request gave them") {
   CHECK(message_member("stop[1]") == "stop_sequences[1]");
+  CHECK(message_member("stop.strings[1]") == "stop_sequences[1]");
+  CHECK(message_member("stop.min_tokens") == "min_tokens");
+  CHECK(message_member("sampling.top_k") == "top_k");
   CHECK(message_member("stop.token_ids[0]") == "stop_token_ids[0]");
   CHECK(message_member("sampling.top_p") == "top_p");
   CHECK(message_member("max_new_tokens") == "max_tokens");
