@@ -30,7 +30,7 @@ set_target_properties(Hiredis::Hiredis PROPERTIES
   IMPORTED_LOCATION ${LINTEL_HIREDIS_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${LINTEL_HIREDIS_INCLUDE})
 find_package(Boost 1.74 CONFIG REQUIRED)  # headers alone: Beast and Asio
 find_package(prometheus-cpp CONFIG REQUIRED)  # its configuration asks for civetweb, which nothing here uses
-find_package(CURL 7.85 REQUIRED)  # `lintel pull`
+find_package(CURL 7.85 REQUIRED)  # `lintel pull`, `lintel-bench load`
 # libedit, which has no module: lines that are typed to `lintel generate --interactive`.
 find_path(LINTEL_EDIT_INCLUDE histedit.h REQUIRED)
 find_library(LINTEL_EDIT_LIBRARY edit REQUIRED)
