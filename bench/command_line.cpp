@@ -8,13 +8,15 @@ namespace {
 
 constexpr const char* kFooter = R"(
 Every command prints Markdown tables that name machine, weight type, workers, batch and model, with
-medians of --repeats and the least and most of them. Numbers are compared within a run only: a run
+medians of --repeats and the least and most of them; those of load, which measures a server that
+runs, name its model and the conversations. Numbers are compared within a run only: a run
 is one call, or several with the same --run NAME, one after the other on an idle machine.
 
 Examples:
   lintel-bench paper --shape mnist --batch 16,64
   lintel-bench paper --weight-type f32 --run a --json f32.json
   lintel-bench paper --weight-type bf16 --run a --against f32.json
+  lintel-bench load --target http://127.0.0.1:8080 --users 16
 
 Exit status: 0 done, 1 failed, 2 the command line makes no sense or asks for what cannot be
 compared, 3 no server. `lintel-bench COMMAND --help` explains a command.)";
@@ -32,6 +34,7 @@ int run_command_line(std::vector<std::string> arguments, cli::Console& console) 
   add_length(app, command_line);
   add_large(app, command_line);
   add_serve(app, command_line);
+  add_load(app, command_line);
   add_speed(app, command_line);
   add_occlusion(app, command_line);
   add_adapters(app, command_line);

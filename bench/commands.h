@@ -10,6 +10,7 @@ void add_adapters(CLI::App& app, cli::CommandLine& command_line);
 void add_fleet(CLI::App& app, cli::CommandLine& command_line);
 void add_large(CLI::App& app, cli::CommandLine& command_line);
 void add_length(CLI::App& app, cli::CommandLine& command_line);
+void add_load(CLI::App& app, cli::CommandLine& command_line);
 void add_occlusion(CLI::App& app, cli::CommandLine& command_line);
 void add_paper(CLI::App& app, cli::CommandLine& command_line);
 void add_serve(CLI::App& app, cli::CommandLine& command_line);

@@ -337,10 +337,14 @@ std::string to_markdown(const Report& report) {
     if (!text.empty()) text += "\n";
     text += to_markdown(table);
     if (!table.measured_here) continue;
-    text += "\n*" + run.date + " UTC, run " + run.id + ": " + to_string(run.machine) + "; " +
-            run.model + "; weights " + run.weight_type + ", workers " +
-            std::to_string(run.workers) + ", batch " + run.batch + ", repeats " +
-            std::to_string(run.repeats) + ": medians (least to most).*\n";
+    text +=
+        "\n*" + run.date + " UTC, run " + run.id + ": " + to_string(run.machine) + "; " + run.model;
+    if (run.repeats > 0) {
+      text += "; weights " + run.weight_type + ", workers " + std::to_string(run.workers) +
+              ", batch " + run.batch + ", repeats " + std::to_string(run.repeats) +
+              ": medians (least to most)";
+    }
+    text += ".*\n";
   }
   return text;
 }
@@ -353,7 +357,7 @@ std::string to_json(const Report& report) {
                  {"model", run.model},     {"weight_type", run.weight_type},
                  {"workers", run.workers}, {"batch", run.batch},
                  {"repeats", run.repeats}};
-  if (!report.figures.empty()) {
+  if (!report.figures.empty() && run.repeats > 0) {
     json["weight_type"] = run.weight_type;
     json["workers"] = run.workers;
   }

@@ -87,7 +87,7 @@ struct Run {
   std::string weight_type;  // "f32"
   int workers = 0;          // threads
   std::string batch;        // sequences that a worker steps together
-  int repeats = 0;
+  int repeats = 0;          // 0: neither these nor the three above apply
 };
 
 // A number by its name, for programs that want no tables.

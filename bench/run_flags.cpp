@@ -247,6 +247,10 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::
                   "type what is faster on this machine [auto]")
       ->check(describe::offers({"auto", "own", "onednn"}))
       ->group("Measuring");
+  add_output_to(app);
+}
+
+void RunFlags::add_output_to(CLI::App& app) {
   cli::add_text(app, "--json", json, "FILE",
                 "Write the tables as JSON; without FILE, or -: print them")
       ->expected(0, 1)
@@ -275,7 +279,7 @@ Measurement::Measurement(const RunFlags& flags, std::string command, std::string
                  .date = date_and_time(),
                  .machine = this_machine(),
                  .model = std::move(model),
-                 .weight_type = to_string(flags.weight_type),
+                 .weight_type = flags.repeats > 0 ? to_string(flags.weight_type) : "",
                  .workers = flags.workers,
                  .batch = to_string(flags.batch),
                  .repeats = flags.repeats};

@@ -55,7 +55,7 @@ void write_file(const std::string& flag, const std::string& file, const std::str
                 cli::Console& console);
 
 struct RunFlags {
-  int repeats = 5;
+  int repeats = 5;         // 0: none, and no weight type: the command measures a server elsewhere
   int workers = 0;         // set to the number of cores by add_to
   std::vector<int> batch;  // sequences a worker steps together, increasing
   WeightType weight_type = WeightType::kF32;
@@ -69,7 +69,8 @@ struct RunFlags {
   // `batch_help` empty: the sub-command has no --batch; without workers it runs on one.
   void add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help,
               bool with_workers = true);
-  void add_plot_to(CLI::App& app);  // of sub-commands that draw
+  void add_output_to(CLI::App& app);  // a part of add_to
+  void add_plot_to(CLI::App& app);    // of sub-commands that draw
 };
 
 // One sub-command at work: knows its run from the start, so that what cannot be compared is refused
