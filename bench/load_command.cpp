@@ -85,7 +85,8 @@ struct LoadFlags {
   std::optional<int> users;
   std::optional<double> rate;
   int max_concurrency = 512;
-  double duration = 30, warm_up = 2, drain = 30, think_time = 0, timeout = 300;
+  double duration = 30, drain = 30, think_time = 0, timeout = 300;
+  std::optional<double> warm_up;
   int count = 0;  // of conversations; 0: until the end
   Lengths turns = Lengths::parse("--turns", "4");
   std::optional<Lengths> first_words;
@@ -120,7 +121,9 @@ Parse<double> seconds_or_none() {
 LoadFlags completed(LoadFlags flags) {
   if (flags.users && flags.rate) throw cli::UsageError("--users and --rate exclude each other");
   if (!flags.users && !flags.rate) flags.users = 8;
-  if (flags.rate && *flags.rate * (flags.warm_up + flags.duration) > kMostArrivals) {
+  // A given number of conversations may end before a window begins.
+  if (!flags.warm_up) flags.warm_up = flags.count > 0 ? 0 : 2;
+  if (flags.rate && *flags.rate * (*flags.warm_up + flags.duration) > kMostArrivals) {
     throw cli::UsageError("--rate " + format_number(*flags.rate, 6) +
                           ": more than 10,000,000 conversations in --warm-up and --duration");
   }
@@ -258,10 +261,10 @@ class LoadExperiment {
     const InterruptWatch watch;
     watch_ = &watch;
     start_ = Clock::now();
-    begin_ = start_ + duration_of(flags_.warm_up);
+    begin_ = start_ + duration_of(*flags_.warm_up);
     end_ = begin_ + duration_of(flags_.duration);
     counts_.emplace(begin_, end_, flags_.bounds);
-    progress_.emplace(console_, std::llround(std::ceil(flags_.warm_up + flags_.duration)), "s");
+    progress_.emplace(console_, std::llround(std::ceil(*flags_.warm_up + flags_.duration)), "s");
     std::exception_ptr error;
     try {
       flags_.rate ? let_arrive() : begin_users();
@@ -350,7 +353,7 @@ class LoadExperiment {
 
   void let_arrive() {
     std::vector<double> times =
-        poisson_arrivals(*flags_.rate, flags_.warm_up + flags_.duration, *flags_.seed);
+        poisson_arrivals(*flags_.rate, *flags_.warm_up + flags_.duration, *flags_.seed);
     const auto most = static_cast<std::size_t>(count_limit());
     const bool is_cut = times.size() >= most;
     if (is_cut) times.resize(most);
@@ -559,7 +562,7 @@ void add_load(CLI::App& app, cli::CommandLine& command_line) {
                   "Of the window that is counted [30]")
       ->group(load);
   cli::add_parsed(command, "--warm-up", flags->warm_up, seconds_or_none(), "SECONDS",
-                  "Before the window [2]")
+                  "Before the window [2; with --count 0]")
       ->group(load);
   cli::add_parsed(command, "--drain", flags->drain, seconds_or_none(), "SECONDS",
                   "After the window, for requests to end [30]")

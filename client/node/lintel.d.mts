@@ -334,6 +334,14 @@ export interface ResponseRequest<T = unknown> {
   seed?: number | bigint;
   /** Texts that end the answer, at most --max-stop-strings [none] */
   stop?: string | readonly string[];
+  /** Tokens that end the answer, at most 256 [none] */
+  stopTokenIds?: readonly number[];
+  /** The stop token or text is part of the answer [false] */
+  includeStopStrInOutput?: boolean;
+  /** Tokens that end the model's texts do not end the answer [false] */
+  ignoreEos?: boolean;
+  /** Nothing ends the answer before it has so many tokens [0] */
+  minTokens?: number;
   /** LoRA adapter of the model [none] */
   adapter?: string;
   // end of fields

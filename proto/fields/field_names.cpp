@@ -4,8 +4,10 @@
 namespace lintel {
 
 bool is_of_field(std::string_view field, std::string_view whole) {
+  // A place within a schema begins with '#' or '/'.
   return field.starts_with(whole) &&
-         (field.size() == whole.size() || field[whole.size()] == '.' || field[whole.size()] == '[');
+         (field.size() == whole.size() ||
+          std::string_view(".[#/").find(field[whole.size()]) != std::string_view::npos);
 }
 
 std::string api_field(FieldName RequestField::*api, std::string_view field) {

@@ -19,12 +19,12 @@ from serving import PATIENCE, REPOSITORY, Server, eventually
 STAND_IN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stand_in")
 # The output of the snippet of each section.
 PRINTED = {
-    "With openai": r"Good morrow, friend\. 2\n",
+    "With openai": r"Good morrow, friend\. 3\n",
     "Streaming": r"Two and three\.5",
     "Tools": r"It is sunny in Bern\.\n",
     "Structured output": r"134000\n",
     "Responses": r"Good morrow, friend\.\nGood night, then\.\n5",
-    "With lintel": r"Good morrow, friend\. ChatFinishReason\.STOP 2\nGood night, then\.\n",
+    "With lintel": r"Good morrow, friend\. ChatFinishReason\.STOP 3\nGood night, then\.\n",
     "Streaming with lintel": r"Two and three\.5Usage\(prompt_tokens=\d+, .*\)\nGood morrow, friend\.",
     "Functions as tools": r"It is sunny in Bern\.\n",
     "Dataclasses as answers": r"Bern 134001\n",

@@ -291,7 +291,7 @@ TEST_CASE("fields that cannot be combined with particles are refused in every pr
   CHECK_THAT(complete({{"n", 3}, {"best_of", 2}}), Contains("best_of: is less than n"));
   CHECK_THAT(complete({{"best_of", 2}, {"stream", true}}), Contains("best_of: cannot be streamed"));
   CHECK_THAT(complete({{"best_of", 2}, {"particles", 4}}), Contains("best_of"));
-  CHECK_THAT(complete({{"best_of", 100000}}), Contains("\"param\":\"n\""));
+  CHECK_THAT(complete({{"best_of", 100000}}), Contains("\"param\":\"best_of\""));
 }
 
 }  // namespace lintel::testing

@@ -1362,8 +1362,8 @@ TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its c
   body["stop"] = {"a", std::string(257, 'a')};
   CHECK(error_of(body)["param"] == "stop");
   CHECK(error_of(body)["message"] == "stop[1]: 257 bytes are more than 256");
-  body["stop"] = ojson::array({""});
-  CHECK(error_of(body)["message"] == "stop[0]: is empty");
+  body["stop"] = ojson::array({""});  // ends nothing
+  CHECK(server.chat(body).status == 200);
   body = question("a");
   body["messages"][0]["content"] = ojson::array({{{"type", "image_url"}}});
   CHECK_THAT(error_of(body)["message"].get<std::string>(), Contains("image_url"));
