@@ -144,14 +144,24 @@ def number(value):
     return int(value) if value == int(value) else value
 
 
+# Types of fields that the page has an input for.
+PAGE_TYPES = ("count", "position", "number", "flag", "text")
+
+
 def page_module(rows):
     lines = ["// SPDX-License-Identifier: Apache-2.0",
-             "// How tokens are sampled: the fields of lintel.v1.Sampling that the page has. Made by scripts/fields.py.",
-             "export const samplingFields = ["]
+             "// The fields of lintel.v1.GenerateRequest that the page has, each with the message that it is in ('': the",
+             "// request itself). Made by scripts/fields.py.",
+             "export const requestFields = ["]
     for row in read_by("page", rows):
-        entry = {"name": camel(last(row)), "label": row["page"], "default": row["default"], "help": row["help"],
-                 "whole": row["type"] == "count", "low": number(row.get("low", 0)),
-                 "isAboveLow": row.get("is_above_low", False)}
+        assert row["type"] in PAGE_TYPES, f"{row['name']}: the page has no input for the type {row['type']}"
+        assert row["type"] != "flag" or not row["optional"], f"{row['name']}: a check box cannot leave it out"
+        message, _, name = row["name"].rpartition(".")
+        entry = {"message": camel(message), "name": camel(name), "type": row["type"], "label": row["page"],
+                 "default": row.get("default", ""), "help": row["help"]}
+        if row["type"] in ("count", "position", "number"):
+            entry["low"] = number(row.get("low", 0))
+            entry["isAboveLow"] = row.get("is_above_low", False)
         if "high" in row:
             entry["high"] = number(row["high"])
         items = [f"{key}: " + ("'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else json.dumps(value))

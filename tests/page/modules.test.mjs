@@ -11,6 +11,7 @@ import { EventReader, create } from '../../web/js/wire/responses.js';
 import { ticks } from '../../web/js/race/chart.js';
 import { Completion, completionRequest, entropy, firstKnown, segmentRequest } from '../../web/js/image/completion.js';
 import { END, EnvelopeReader, wrap } from '../../web/js/wire/envelope.js';
+import { requestFields } from '../../web/js/fields.js';
 import { fitDigit } from '../../web/js/image/fit.js';
 import { bytes, digits, duration, percent, seconds } from '../../web/js/format.js';
 import { LapClock } from '../../web/js/race/laps.js';
@@ -18,6 +19,7 @@ import { MASKS, knownRuns } from '../../web/js/image/masks.js';
 import { attentionName, namedModels, stateBytes, stateName } from '../../web/js/wire/models.js';
 import { isReached, look, noteReach, onReach, whenReached } from '../../web/js/wire/reach.js';
 import { stream, unary } from '../../web/js/wire/rpc.js';
+import { inputName, withFields } from '../../web/js/text/fields.js';
 import { bitsPerToken, branchName, characters, common, surprise, take, tokenName } from '../../web/js/text/story.js';
 
 const close = (a, b, within = 1e-9) => assert.ok(Math.abs(a - b) <= within, `${a} is not ${b}`);
@@ -459,6 +461,51 @@ describe('text', () => {
 
   it('has branches with names', () => {
     assert.deepEqual([0, 25, 26, 52].map(branchName), ['A', 'Z', 'AA', 'BA']);
+  });
+});
+
+describe('the fields of a request', () => {
+  const fields = [
+    { message: 'sampling', name: 'temperature', type: 'number' },
+    { message: 'stop', name: 'minTokens', type: 'count' },
+    { message: 'stop', name: 'ignoreEos', type: 'flag' },
+    { message: '', name: 'adapter', type: 'text' },
+    { message: '', name: 'window', type: 'position' },
+  ];
+  const inputs = (values = {}) =>
+    Object.fromEntries(fields.map((field) => [inputName(field), { value: '', checked: false, ...values[field.name] }]));
+
+  it('are each in their message, beside what the request has there', () => {
+    const request = { sampling: { seed: '7' }, stop: { tokenIds: [3] }, maxNewTokens: 5 };
+    const values = {
+      temperature: { value: '0.5' },
+      minTokens: { value: '0' },
+      ignoreEos: { checked: true, value: 'on' },
+      adapter: { value: '12' },
+      window: { value: '9007199254740993' },
+    };
+    assert.deepEqual(withFields(request, fields, inputs(values)), {
+      sampling: { seed: '7', temperature: 0.5 },
+      stop: { tokenIds: [3], minTokens: 0, ignoreEos: true },
+      maxNewTokens: 5,
+      adapter: '12',
+      window: '9007199254740993',
+    });
+    assert.deepEqual(request, { sampling: { seed: '7' }, stop: { tokenIds: [3] }, maxNewTokens: 5 });
+  });
+
+  it('that are left empty are not sent, and make no message', () => {
+    assert.deepEqual(withFields({ maxNewTokens: 5 }, fields, inputs()), { maxNewTokens: 5 });
+  });
+
+  it('of the page have a name of their own, a message and a type', () => {
+    assert.ok(requestFields.length > 0);
+    assert.equal(new Set(requestFields.map(inputName)).size, requestFields.length);
+    for (const { message, name, type } of requestFields) {
+      assert.ok(['', 'sampling', 'stop'].includes(message), name);
+      assert.ok(['count', 'position', 'number', 'flag', 'text'].includes(type), name);
+    }
+    assert.ok(requestFields.some(({ message, name }) => message === 'sampling' && name === 'topK'));
   });
 });
 

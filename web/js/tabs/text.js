@@ -2,8 +2,9 @@
 // Text: a prompt, sampling, and what comes of it, coloured by probability. Every text is a session of the server, so
 // that it can be continued, taken back, and forked at any character.
 import { byId, h, options, say, tell, tellError, tellFailure } from '../dom.js';
-import { samplingFields } from '../fields.js';
+import { requestFields } from '../fields.js';
 import { BranchCard } from '../text/branch.js';
+import { inputName, withFields } from '../text/fields.js';
 import { Inspector } from '../text/inspector.js';
 import { branchName, common } from '../text/story.js';
 import { toBase64 } from '../wire/base64.js';
@@ -13,22 +14,21 @@ import { stream, unary } from '../wire/rpc.js';
 import { deleteSession } from '../wire/sessions.js';
 
 const TOP = 8; // alternatives of a token
-const FIRST = { temperature: 0.8 }; // first values of fields; others have the server's default
+const FIRST = { 'sampling.temperature': 0.8 }; // first values of fields; others have the server's default
 
-// A number of the request. Whether it is allowed is the server's to say.
-function fieldOf({ name, label, help, whole, low, isAboveLow, ...field }) {
-  const step = whole ? 1 : 0.01;
-  const input = h('input', {
-    name,
-    type: 'number',
-    min: isAboveLow ? low + step : low,
-    max: field.high,
-    step,
-    placeholder: field.default,
-    value: FIRST[name] ?? '',
-  });
-  return h('label', { class: 'field', title: help }, h('span', {}, label), input);
+// The input of a field. Whether its value is allowed is the server's to say.
+function inputOf(field) {
+  const { type, low, high } = field;
+  const name = inputName(field);
+  if (type === 'flag') return h('input', { name, type: 'checkbox', checked: FIRST[name] });
+  const shown = { name, placeholder: field.default, value: FIRST[name] ?? '' };
+  if (type === 'text') return h('input', shown);
+  const step = type === 'number' ? 0.01 : 1;
+  return h('input', { type: 'number', min: field.isAboveLow ? low + step : low, max: high, step, ...shown });
 }
+
+const labelled = (field) =>
+  h('label', { class: 'field', title: field.help }, h('span', {}, field.label), inputOf(field));
 
 export function start() {
   const form = byId('text-form');
@@ -39,7 +39,7 @@ export function start() {
   const branches = [];
   const served = new Map(); // models of text, by name
   const inspector = new Inspector(fork, rewind);
-  byId('text-seed').closest('label').before(...samplingFields.map(fieldOf));
+  byId('text-seed').closest('label').before(...requestFields.map(labelled));
   let made = 0; // branches so far
 
   form.addEventListener('submit', (event) => (event.preventDefault(), begin()));
@@ -62,15 +62,6 @@ export function start() {
     },
     (text) => tellFailure(status, text),
   );
-
-  function sampling() {
-    const out = {};
-    for (const { name } of samplingFields) {
-      if (form.elements[name].value !== '') out[name] = Number(form.elements[name].value);
-    }
-    const seed = byId('text-seed').value.trim();
-    return seed ? { ...out, seed } : out;
-  }
 
   async function guarded(what) {
     tell(status, '');
@@ -116,16 +107,18 @@ export function start() {
   function go(card, prompt) {
     return guarded(async () => {
       if (card.running) return;
-      const request = {
+      const seed = byId('text-seed').value.trim();
+      const asked = {
         sessionId: card.sessionId,
         ...(prompt && { prompt, echoPrompt: true }),
         stop: { tokenIds: card.model.eosTokens ?? [], includeInOutput: true },
         tokenBytes: true,
         maxNewTokens: Math.max(1, Number(byId('text-count').value)),
-        sampling: sampling(),
+        sampling: seed ? { seed } : {},
         log2Probs: true,
         topLog2Probs: TOP,
       };
+      const request = withFields(asked, requestFields, form.elements);
       const signal = card.begin();
       try {
         for await (const messages of stream('GenerationService/Generate', request, { signal })) {
