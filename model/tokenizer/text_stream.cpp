@@ -9,7 +9,7 @@ namespace lintel {
 StopFilter::StopFilter(std::vector<std::string> strings)
     : strings_(std::make_shared<const StopStrings>(std::move(strings))), matcher_(*strings_) {}
 
-bool StopFilter::push(std::string_view bytes, std::string& out, bool matches) {
+bool StopFilter::push(std::string_view bytes, std::string& out, bool may_match) {
   assert(!stopped_by_);
   if (strings_->empty()) {
     out += bytes;
@@ -18,7 +18,7 @@ bool StopFilter::push(std::string_view bytes, std::string& out, bool matches) {
   for (const char byte : bytes) {
     waiting_ += byte;
     const std::optional<std::size_t> matched = matcher_.push(byte);
-    if (matched && matches) {
+    if (matched && may_match) {
       stopped_by_ = matched;
       out.append(waiting_, 0, waiting_.size() - (*strings_)[*stopped_by_].size());
       waiting_.clear();

@@ -24,9 +24,9 @@ class StopFilter {
   explicit StopFilter(std::vector<std::string> strings = {});
 
   // Appends to `out` the bytes that no stop string can begin in any more. True: a stop string is
-  // complete, all before it is in `out`, and the rest of `bytes` is dropped. matches: false: a
-  // string that is complete within `bytes` does not end the stream. REQUIRES: not stopped.
-  bool push(std::string_view bytes, std::string& out, bool matches = true);
+  // complete, all before it is in `out`, and the rest of `bytes` is dropped. may_match: false
+  // before min_tokens: a stop string that these bytes complete is ignored. REQUIRES: not stopped.
+  bool push(std::string_view bytes, std::string& out, bool may_match = true);
   // The stream ends without a stop string: appends what waits.
   void finish(std::string& out);
 

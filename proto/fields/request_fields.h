@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fields of a request for tokens: one table, which every API and every client reads.
 //
-// lintel.v1's GenerateRequest has each of them under its name; server/api/params/generate_params.h
-// has the member that holds it. A field that is added here, there and in the .proto exists in every
-// API and client whose column names it: `lintel-server --print-fields` writes the table as JSON,
-// and scripts/fields.py makes the keywords of Python, the fields of the page and the tables of the
-// documentation from it.
+// To add a field: add a row here, a member in generate_params.h, its line in generate_params.cpp
+// (both in server/api/params/), and the field in the .proto. It then exists in every API and client
+// whose column names it: `lintel-server --print-fields` writes the table as JSON, and
+// scripts/fields.py makes the keywords of Python, the types of Node, the fields of the page and the
+// tables of the documentation from it.
 #pragma once
 
 #include <cstddef>

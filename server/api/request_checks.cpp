@@ -484,6 +484,7 @@ CheckedGenerate check_generate(const api::GenerateParams& params, const api::Val
                                tokenizer->eos().end());
   }
   out.token_bytes = params.token_bytes;
+  // A text is refused above: Connect asks for the bytes of its tokens, not the client.
   if (out.token_bytes && tokenizer == nullptr && !prompt.has_text()) {
     violations.add("token_bytes", kNeedsTokenizer);
   }

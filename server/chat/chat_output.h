@@ -32,15 +32,15 @@ struct ChatOutput {
   ThinkingStart thinking = ThinkingStart::kClosed;
   std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning before the server ends it
   std::vector<std::string> stops;                // of the content
-  std::size_t shown_stops = 0;                   // the first ones: they are part of it
+  std::size_t shown_stops = 0;                   // the first so many of `stops` are shown in it
   std::int64_t min_tokens = 0;                   // before a text ends it
-  bool has_stop_token = false;                   // the tokens have the one that ended them
-  bool spells_special = false;                   // special tokens are text
+  bool has_stop_token = false;  // the stop token is among the tokens (include_in_output)
+  bool spells_special = false;  // special tokens are text
   bool logprobs = false;
   bool token_ids = false;  // deltas have those of their tokens
   std::uint64_t seed = 0;
 };
-// The output of a request and its prompt.
+// The output of a request and its prompt. Its stops are the request's; the model's may follow.
 ChatOutput chat_output(const api::ChatParams& request, const ChatPrompt& prompt,
                        std::shared_ptr<const Tokenizer> tokenizer);
 

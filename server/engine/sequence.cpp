@@ -31,14 +31,15 @@ void extend_tail(std::string_view bytes, std::string& tail) {
 
 }  // namespace
 
-std::optional<FinishReason> StopCriteria::pass(TokenEvent event, bool matches, std::string& tail) {
+std::optional<FinishReason> StopCriteria::pass(TokenEvent event, bool may_match,
+                                               std::string& tail) {
   const StopOptions& stop = context_.request.stop;
   const std::string_view bytes = context_.bytes_of(event.token);
   std::optional<std::size_t> match;
   std::size_t matched = 0;  // bytes of the token up to the end of the match
   while (!match && matched < bytes.size()) {
     match = matcher_.push(bytes[matched++]);
-    if (!matches) match.reset();
+    if (!may_match) match.reset();
   }
   extend_tail(bytes, tail);
 
@@ -142,10 +143,10 @@ Sequence::Sequence(const RequestContext& context, SampleEvents& outlet, Sequence
       seed_(context.request.seed + static_cast<std::uint64_t>(index)),
       num_tokens_(context.first_position),
       drafts_(context),
-      gate_(context, outlet) {
+      stops_(context, outlet) {
   if (context.constraint) constraint_.emplace(*context.constraint);
   if (context.request.reasoning) reasoning_.emplace(*context.request.reasoning, *context.tokenizer);
-  gate_.replay(sequence.generated_tail);
+  stops_.replay(sequence.generated_tail);
 }
 
 void Sequence::begin_behind(std::int64_t cached, std::int64_t keep_at) {
@@ -198,7 +199,7 @@ void Sequence::fork(const Sequence& first) {
   replayed_ = first.replayed_;
   own_sequence_.emplace(sequence_->clone());
   sequence_ = &*own_sequence_;
-  gate_.replay(sequence_->generated_tail);
+  stops_.replay(sequence_->generated_tail);
 }
 
 void Sequence::become(const Sequence& other) {
@@ -255,7 +256,7 @@ void Sequence::begin_window(StepContext& step) {
     // The window is full; or the session was rewound to before its last reset.
     begin_anew(origin, step);
   } else {
-    if (origin > num_tokens_) gate_.interrupt(sequence_->generated_tail);  // as a prompt does
+    if (origin > num_tokens_) stops_.interrupt(sequence_->generated_tail);  // as a prompt does
     skip_end_ = origin;
   }
 }
@@ -546,7 +547,7 @@ void Sequence::place_past(const Placed& placed, StepContext& step) {
   const std::int64_t end = context_.first_position;
   if (context_.request.replay.empty() || num_tokens_ != end || placed.position + 1 != end) return;
   sequence_->generated_tail.assign(context_.request.replay_tail);
-  gate_.replay(sequence_->generated_tail);
+  stops_.replay(sequence_->generated_tail);
 }
 
 void Sequence::count(const Placed& placed, StepContext& step) {
@@ -586,9 +587,9 @@ void Sequence::emit(const Placed& placed, std::span<const float> output, StepCon
     }
   }
   if (placed.source == TokenSource::kSampled) {
-    reason_ = gate_.pass(event, generated_ > request.stop.min_tokens, sequence_->generated_tail);
+    reason_ = stops_.pass(event, generated_ > request.stop.min_tokens, sequence_->generated_tail);
   } else {  // not generated text
-    gate_.interrupt(sequence_->generated_tail);
+    stops_.interrupt(sequence_->generated_tail);
     if (shown) outlet_.emit(event);
   }
 }
@@ -605,7 +606,7 @@ void Sequence::check_end(std::int64_t num_tokens) {
 void Sequence::finish(FinishReason reason) {
   if (finished()) return;
   reason_ = reason;
-  gate_.flush();
+  stops_.flush();
 }
 
 SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> started,
@@ -627,10 +628,10 @@ SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> star
   result.queued = started.value_or(now) - submitted;
   if (started) result.prompt = first_new_.value_or(now) - *started;
   if (first_new_) result.generation = last_new_ - *first_new_;
-  result.stop_string = gate_.stop_string();
+  result.stop_string = stops_.stop_string();
   if (reason_ == FinishReason::kStopToken) result.stop_token = sequence_->pending;
-  result.omitted_tokens = gate_.omitted();
-  result.cut_bytes = gate_.cut_bytes();
+  result.omitted_tokens = stops_.omitted();
+  result.cut_bytes = stops_.cut_bytes();
   result.position = num_tokens_;
   result.window = context_.request.window;
   result.restarts = window_restarts(result.window, context_.first_position, num_tokens_);

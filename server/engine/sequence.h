@@ -66,24 +66,23 @@ class OutputRows {
   std::size_t next_;
 };
 
-// StopCriteria: lets the sampled tokens of one sample out, but for what stop tokens and strings
-// exclude.
+// StopCriteria: ends a sample at stop tokens and strings, and passes its other tokens on.
 
 // Tokens that may turn out to be the beginning of an excluded stop string are held back until that
-// is known. One that the stop string begins inside of comes out without those bytes. `tail` is the
-// sequence's generated_tail: what a match may begin in. Used by the one thread that runs the
-// request.
+// is known. A token in whose middle the stop string begins comes out cut to the bytes before it.
+// `tail` is the sequence's generated_tail: what a match may begin in. Used by the one thread that
+// runs the request.
 class StopCriteria {
  public:
-  // The references outlive the gate.
+  // The references outlive the object.
   StopCriteria(const RequestContext& context, SampleEvents& outlet)
       : context_(context), outlet_(outlet), matcher_(context.stop_strings) {}
 
   // Takes the text that the sequence begins with, in place of what there was.
   void replay(const std::string& tail);
   // Takes the next sampled token, and its bytes into the tail. Returns why the sample ends, if it
-  // does. matches: false: no stop string that is complete with this token ends it.
-  std::optional<FinishReason> pass(TokenEvent event, bool matches, std::string& tail);
+  // does. may_match: false before min_tokens: a stop string that this token completes is ignored.
+  std::optional<FinishReason> pass(TokenEvent event, bool may_match, std::string& tail);
   // A token that was not sampled comes next: nothing is held back, and no match reaches across it.
   void interrupt(std::string& tail);
   // Lets go of held text, for nothing comes any more that could complete a match.
@@ -304,7 +303,7 @@ class Sequence final : public DraftSource {
   SampleDrafts drafts_;
   std::optional<ConstraintState> constraint_;  // none: any token may come
   std::optional<ReasoningBudgetState> reasoning_;
-  StopCriteria gate_;
+  StopCriteria stops_;
   std::optional<std::int32_t> drawn_ahead_;
   std::optional<FinishReason> reason_;
   bool waits_ = false;

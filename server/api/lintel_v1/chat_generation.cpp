@@ -42,7 +42,7 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   api::GenerateParams params = chat.request.base;
   params.model = chat.model->name;
   const api::StopParams& stop = chat.request.base.stop;
-  params.stop.strings.clear();  // they are of the content: chat_output() has them
+  params.stop.strings.clear();  // matched in the content, by ChatChoice: ChatOutput::stops
   params.prompt = api::token_values(chat.prompt.ids);
   params.sampling = with_defaults(chat.request.base.sampling, chat.model->chat->defaults());
   std::map<std::int32_t, float> biases;  // the last one of a token counts, but for those by id
@@ -77,16 +77,13 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   return params;
 }
 
-// Texts that end an answer: the request's, and those that end the model's turns as its end tokens
-// do. A document may have the latter within it.
-std::vector<std::string> stops_of(const ReadChat& chat) {
-  std::vector<std::string> stops = chat.request.base.stop.strings;
+// Adds the texts that end the model's turns as its end tokens do. A document may have them in it.
+void add_model_stops(const ReadChat& chat, std::vector<std::string>& stops) {
   if (chat.request.format != api::ChatParams::Format::kText || chat.request.base.stop.ignore_eos) {
-    return stops;
+    return;
   }
   const std::vector<std::string>& own = chat.model->chat->defaults().stop_strings;
   stops.insert(stops.end(), own.begin(), own.end());
-  return stops;
 }
 
 // Names the messages that the template does not show.
@@ -458,7 +455,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   }
   if (grpc::Status spelt = spell_grammar_tokens(chat); !spelt.ok()) return spelt;
   prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
-  prepared.output.stops = stops_of(chat);
+  add_model_stops(chat, prepared.output.stops);
   add_left_out(chat, rpc);
   grpc::Status status = admit(rpc, call, chat, prepared);
   GenerationRequest& request = prepared.prepared.checked.request;

@@ -52,7 +52,7 @@ class JsonPieces {
 };
 
 // Answers with 200 and the document: at once where it is one piece, else in pieces. The charge of
-// `kept` (null: there is none) shrinks with what is left. As HttpCalls::GatherDone returns them.
+// `kept` (null: there is none) shrinks with what is left. Returns what a GatherDone has to return.
 HttpCalls::NextPiece answer_with(HttpExchange& exchange, JsonPieces pieces,
                                  std::shared_ptr<KeptAnswer> kept);
 

@@ -41,12 +41,12 @@ class BodyWork {
   BodyWork(const BodyWork&) = delete;
   BodyWork& operator=(const BodyWork&) = delete;
 
-  // Reads the body and answers, or begins the call that will. Not OK: it has done neither.
+  // Reads the body, and answers or begins the call that will. Returns an error if it did neither.
   using Read = std::function<grpc::Status(std::string body, JsonBudget& budget)>;
   // Answers with an error.
   using Refuse = std::function<void(const grpc::Status&)>;
-  // Hands the exchange's body to `read`, now or later; `refuse` gets a status of it that is not OK,
-  // and what it throws as one.
+  // Hands the exchange's body to `read`, now or later. `refuse` then answers with the error that it
+  // returns, or with the exception that it throws, as a status.
   void read(const SharedExchange& exchange, Read read, Refuse refuse);
 
   // Runs `work` later, on a thread of the object's, in the turn of the request's caller; `bytes`

@@ -84,10 +84,11 @@ class HttpCalls {
               bool is_charged = false);
 
   // A server stream, answered whole: `each` gets its messages, and a status of it that is not OK
-  // ends the call; `done` answers the exchange, or begins the answer and returns its pieces, which
-  // are asked for as the client takes them. The call ends with the last one; until then its last
-  // message stays, so that pieces may be made of it. Of a unary method: of its response. kept: what
-  // `each` keeps besides; null: nothing.
+  // ends the call. A unary method has one message, its response. done: answers and returns null, or
+  // begins the answer and returns the function that makes its pieces, which are asked for as the
+  // client takes them. The call ends with the last one; until then its last message stays, so that
+  // pieces may be made of it. kept: an empty KeptAnswer, which the service charges for the largest
+  // answer; null: none.
   using EachMessage = std::function<grpc::Status(const google::protobuf::Message& message)>;
   using NextPiece = std::function<std::string()>;  // empty: it was the last
   using GatherDone = std::function<NextPiece(const grpc::Status&)>;
