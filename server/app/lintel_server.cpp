@@ -91,71 +91,45 @@ class HttpServer {
   };
   // REQUIRES: the objects that `parts` refers to outlive this one. Throws std::runtime_error if the
   // address cannot be listened on.
-  explicit HttpServer(Parts parts);
-  ~HttpServer();
-
-  int port() const;
-  const HttpRoutes& routes() const;
-  void start();
-  // Takes no more connections; those that are open close with the answers that they wait for.
-  void begin_drain();
-  // Waits until they have, at most this long.
-  void flush(std::chrono::nanoseconds timeout);
-  // Ends all connections, which cancels their calls. Returns whether these have ended within
-  // `timeout`. If not, the object must not be destroyed.
-  bool stop(std::chrono::nanoseconds timeout);
-
- private:
-  struct Impl;
-  const std::unique_ptr<Impl> impl_;
-};
-
-struct HttpServer::Impl {
-  explicit Impl(Parts parts)
-      : calls(parts.services, &bodies, &parts.request_memory, parts.names_by_certificate),
-        bodies(parts.options.memory_bytes, parts.counters),
-        listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
-                  parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
-                  parts.max_age_grace, /*uses_reserve=*/false, &parts.started}) {
-    add_connect_routes(routes, calls, bodies);
-    add_kserve_routes(routes, calls, bodies);
-    add_openai_routes(routes, calls, bodies,
+  explicit HttpServer(Parts parts)
+      : calls_(parts.services, &bodies_, &parts.request_memory, parts.names_by_certificate),
+        bodies_(parts.options.memory_bytes, parts.counters),
+        listener_({parts.options, routes_, std::move(parts.certificates), parts.tokens,
+                   parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
+                   parts.max_age_grace, /*uses_reserve=*/false, &parts.started}) {
+    add_connect_routes(routes_, calls_, bodies_);
+    add_kserve_routes(routes_, calls_, bodies_);
+    add_openai_routes(routes_, calls_, bodies_,
                       {parts.options.chat_reasoning_field, parts.refuses_unknown_members});
-    add_ollama_routes(routes, calls, bodies, parts.refuses_unknown_members);
-    add_anthropic_routes(routes, calls, bodies, parts.secret);
-    add_page_routes(routes);
-    add_health_routes(routes, bodies, std::move(parts.unhealthy), parts.metrics);
+    add_ollama_routes(routes_, calls_, bodies_, parts.refuses_unknown_members);
+    add_anthropic_routes(routes_, calls_, bodies_, parts.secret);
+    add_page_routes(routes_);
+    add_health_routes(routes_, bodies_, std::move(parts.unhealthy), parts.metrics);
   }
 
-  HttpRoutes routes;
-  HttpCalls calls;
-  BodyWork bodies;
-  HttpListener listener;
+  int port() const { return listener_.port(); }
+  const HttpRoutes& routes() const { return routes_; }
+  void start() { listener_.start(); }
+  // Takes no more connections; those that are open close with the answers that they wait for.
+  void begin_drain() {
+    listener_.begin_drain();
+    bodies_.begin_drain();
+  }
+  // Waits until they have, at most this long.
+  void flush(std::chrono::nanoseconds timeout) { listener_.wait_until_closed(timeout); }
+  // Ends all connections, which cancels their calls. Returns whether these have ended within
+  // `timeout`. If not, the object must not be destroyed.
+  bool stop(std::chrono::nanoseconds timeout) {
+    listener_.stop();
+    return bodies_.stop(timeout) && calls_.stop(timeout);
+  }
+
+ private:
+  HttpRoutes routes_;
+  HttpCalls calls_;
+  BodyWork bodies_;
+  HttpListener listener_;
 };
-
-HttpServer::HttpServer(Parts parts) : impl_(std::make_unique<Impl>(std::move(parts))) {}
-
-HttpServer::~HttpServer() = default;
-
-int HttpServer::port() const { return impl_->listener.port(); }
-
-const HttpRoutes& HttpServer::routes() const { return impl_->routes; }
-
-void HttpServer::start() { impl_->listener.start(); }
-
-void HttpServer::begin_drain() {
-  impl_->listener.begin_drain();
-  impl_->bodies.begin_drain();
-}
-
-void HttpServer::flush(std::chrono::nanoseconds timeout) {
-  impl_->listener.wait_until_closed(timeout);
-}
-
-bool HttpServer::stop(std::chrono::nanoseconds timeout) {
-  impl_->listener.stop();
-  return impl_->bodies.stop(timeout) && impl_->calls.stop(timeout);
-}
 
 namespace {
 

@@ -25,8 +25,6 @@ void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
   writer_.fill(entries, is_last, message);
 }
 
-bool ChatStream::ends_early() const { return writer_.ends_early(); }
-
 void ChatStream::add_use(TokenUse used, v1::ChatResponse& message) noexcept {
   catch_exceptions([&] { writer_.add_use(used, times(), message); }, [] {});
 }

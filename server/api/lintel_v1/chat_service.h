@@ -26,7 +26,7 @@ class ChatStream final : public TokenReactor<v1::ChatResponse> {
 
  private:
   void fill(std::span<const OutboxEntry> entries, bool is_last, v1::ChatResponse& message) override;
-  bool ends_early() const override;
+  bool ends_early() const override { return writer_.ends_early(); }
   void add_use(TokenUse used, v1::ChatResponse& message) noexcept override;
 
   ChatAnswerWriter writer_;
