@@ -41,6 +41,16 @@ std::string path_of(const HttpRoute& route) {
   return path;
 }
 
+// The lines of a request that each carry `token` by one of the headers of the path's protocol.
+std::vector<std::string> token_lines(const HttpRoutes& routes, const HttpRoute& route,
+                                     const std::string& token) {
+  std::vector<std::string> lines;
+  for (const std::string& name : routes.protocol_of(path_of(route)).token_headers) {
+    lines.push_back(name + (name == "authorization" ? ": Bearer " : ": ") + token + "\r\n");
+  }
+  return lines;
+}
+
 // The answer to a request without a body.
 HttpReply answer_of(int port, const HttpRoute& route, const std::string& headers) {
   const std::string length = route.method == "GET" ? "" : "Content-Length: 0\r\n";
@@ -97,18 +107,26 @@ TEST_CASE("routes: where tokens are set, each needs one but health and the page"
                                       "/v2/models/{}/ready",
                                       "/v2/models/{}/versions/{}/ready"};
   std::map<std::string, int> found;
-  for (const HttpRoute* const route : server.server().http_routes().all()) {
+  const HttpRoutes& routes = server.server().http_routes();
+  for (const HttpRoute* const route : routes.all()) {
     INFO(route->method << " " << route->path);
     ++found[route->path];
     const HttpReply without = answer_of(port, *route, "");
-    const HttpReply unknown = answer_of(port, *route, "Authorization: Bearer nosuch\r\n");
     CHECK(without.status > 0);
     // Headers that the page's files alone have.
     const bool is_page = !without.header("content-security-policy").empty();
     CHECK(route->is_open == (is_page || open.contains(route->path)));
     CHECK((without.status == 401) == !route->is_open);
-    CHECK((unknown.status == 401) == !route->is_open);
-    CHECK(answer_of(port, *route, kAlice).status != 401);
+    const std::vector<std::string> unknown = token_lines(routes, *route, "nosuch");
+    CHECK(!unknown.empty());
+    for (const std::string& line : unknown) {
+      INFO(line);
+      CHECK((answer_of(port, *route, line).status == 401) == !route->is_open);
+    }
+    for (const std::string& line : token_lines(routes, *route, "token-alice")) {
+      INFO(line);
+      CHECK(answer_of(port, *route, line).status != 401);
+    }
   }
   for (const std::string& path : open) CHECK(found.contains(path));
   for (const char* const path :
@@ -129,15 +147,15 @@ TEST_CASE("routes: each refuses pages of other origins, names of others, and bod
   options.monitoring.metrics_listen.reset();
   TestServer server({"tokens"}, options);
   const int port = server.server().http_port();
-  for (const HttpRoute* const route : server.server().http_routes().all()) {
+  const HttpRoutes& routes = server.server().http_routes();
+  for (const HttpRoute* const route : routes.all()) {
     INFO(route->method << " " << route->path);
-    CHECK(
-        answer_of(port, *route, std::string(kAlice) + "Origin: https://evil.example\r\n").status ==
-        403);
+    const std::string token = token_lines(routes, *route, "token-alice").front();
+    CHECK(answer_of(port, *route, token + "Origin: https://evil.example\r\n").status == 403);
     const std::string begin = route->method + " " + path_of(*route) + " HTTP/1.1\r\nHost: ";
-    CHECK(request(port, begin + "evil.example\r\n" + kAlice + "\r\n").status == 403);
+    CHECK(request(port, begin + "evil.example\r\n" + token + "\r\n").status == 403);
     if (route->method == "GET") continue;
-    CHECK(request(port, begin + "localhost\r\nContent-Length: 8193\r\n" + kAlice + "\r\n").status ==
+    CHECK(request(port, begin + "localhost\r\nContent-Length: 8193\r\n" + token + "\r\n").status ==
           413);
   }
 }
