@@ -516,7 +516,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
     }
     const std::uint32_t index = choice_index(finish.sample());
     if (request_.streams) {
-      pieces.push_back(event(text.take(index, finish_reason_name(finish.reason())), text));
+      // A sample that the server cuts has no reason: an error follows.
+      const bool is_cut = finish.reason() == v1::FINISH_REASON_CANCELLED;
+      const char* const reason = is_cut ? "" : finish_reason_name(finish.reason());
+      pieces.push_back(event(text.take(index, reason), text));
     } else {
       keep(index, text, finish_reason_name(finish.reason()));
     }

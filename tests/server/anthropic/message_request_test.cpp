@@ -343,7 +343,7 @@ TEST_CASE("members that change a message and are not served are refused, but for
   CHECK(ReadMessage(body_with("response_format", {{"type", "json_object"}})).wrong() ==
         "response_format: changes the answer and is not served: output_config.format is");
   CHECK(ReadMessage(body_with("bad_words", {"x"})).wrong() ==
-        "bad_words: changes the answer and is not served");
+        "bad_words: changes the answer and is not served: logit_bias is");
 }
 
 TEST_CASE("a message request without a member, or with a wrong one, is refused by its name") {

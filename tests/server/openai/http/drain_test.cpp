@@ -92,5 +92,24 @@ TEST_CASE("drain: a stream that is not read does not outlast the timeout") {
   CHECK(taken.count() < 3);  // 2 s, and the end of the process's threads
 }
 
+TEST_CASE("drain: a stream that is cut ends with an error and no reason to finish, in each API") {
+  const auto [path, body] = GENERATE(
+      std::pair("/v1/completions",
+                ojson{{"model", "m"}, {"prompt", "a"}, {"max_tokens", 8000}, {"stream", true}}),
+      std::pair("/v1/chat/completions", costly_chat({{"stream", true}})));
+  CAPTURE(path);
+  ResponseServer server;
+  HttpReply reply;
+  std::thread client([&, port = server.port(), path = path, body = body] {
+    reply = post(port, path, body.dump());
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  server.server->server().drain(milliseconds(1));
+  client.join();
+  CHECK(reply.status == 200);
+  CHECK_THAT(reply.body, Catch::Contains("shutting down"));
+  CHECK_THAT(reply.body, !Catch::Contains("\"finish_reason\":\"length\""));
+}
+
 }  // namespace
 }  // namespace lintel::testing
