@@ -94,9 +94,12 @@ TEST_CASE("drain: a stream that is not read does not outlast the timeout") {
 
 TEST_CASE("drain: a stream that is cut ends with an error and no reason to finish, in each API") {
   const auto [path, body] = GENERATE(
-      std::pair("/v1/completions",
-                ojson{{"model", "m"}, {"prompt", "a"}, {"max_tokens", 8000}, {"stream", true}}),
-      std::pair("/v1/chat/completions", costly_chat({{"stream", true}})));
+      std::pair("/v1/completions", ojson{{"model", "m"},
+                                         {"prompt", "a"},
+                                         {"max_tokens", 8000},
+                                         {"ignore_eos", true},
+                                         {"stream", true}}),
+      std::pair("/v1/chat/completions", costly_chat({{"ignore_eos", true}, {"stream", true}})));
   CAPTURE(path);
   ResponseServer server;
   HttpReply reply;
