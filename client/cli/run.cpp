@@ -42,7 +42,7 @@ no terminal; the exit status says how it went. On a terminal the conversation is
 Examples:
   lintel run Qwen/Qwen3.5-0.8B
   lintel run unsloth/Qwen3.5-4B-GGUF:Q8_0 "What is 17 * 3?"
-  lintel run weights/text-rwkv7-small <question.txt)";
+  lintel run ./my-model <question.txt)";
 
 constexpr std::chrono::milliseconds kLookUpDeadline{2000};
 constexpr std::chrono::milliseconds kEndPatience{5000};
