@@ -81,8 +81,8 @@ for wrong in "--from $work/nowhere" "--from" "--prefix"; do
     exit 1
   fi
 done
-here=$PWD
-(cd "$work" && "$here/packaging/install.sh" --from "$here/build/packages" --prefix ./beside) >"$work/advice"
+tree=$PWD
+(cd "$work" && "$tree/packaging/install.sh" --from "$tree/build/packages" --prefix ./beside) >"$work/advice"
 grep -qF "export PATH=$work/beside/bin:" "$work/advice"
 (cd build/packages && sha256sum --quiet -c SHA256SUMS)
 
