@@ -247,7 +247,7 @@ describe('Chat', () => {
   it('says in words of the page what the server refuses', async () => {
     await open();
     for (const [name, value, what] of [
-      ['tokens', '3', /^Answer limit/],
+      ['tokens', '0', /^Answer limit/],
       ['budget', '-2', /^Thinking limit/],
       ['temperature', '-1', /^Temperature/],
     ]) {
