@@ -180,7 +180,7 @@ TEST_CASE("a call that names no model or an unknown one loads none") {
   CHECK(f.state("b") == "unloaded");
 }
 
-TEST_CASE("a chat without a model means the only one whose files are those of one that chats") {
+TEST_CASE("a chat without a model gets the only model that can chat, loaded or not") {
   OnRequestServer f;  // "a" and "b" have no tokenizer
   const auto add_template = [&](const char* name) {
     std::ofstream(f.directory.path() / name / "chat_template.jinja")

@@ -271,7 +271,7 @@ std::string reason_of(const ChatModel& model, api::ChatParams request) {
   return status.error_message();
 }
 
-TEST_CASE("--late-system refuse: what a template leaves out or moves is refused by the server") {
+TEST_CASE("--late-system refuse refuses messages that the template leaves out or moves") {
   const SpelledTokenizer tokenizer({});
   const auto error_of = [&](const char* name, const Json& messages, LateSystem late) {
     api::ChatParams request = request_of(messages);
