@@ -16,15 +16,16 @@ const SIZES = [
 
 const at = watchedPages('--model', new URL('../../weights/text-rwkv7-small', import.meta.url).pathname);
 
-// Checks the page as it is. DevTools runs axe: the page's Content-Security-Policy stays.
-async function check(what) {
+// Checks the page as it is. DevTools runs axe: the page's Content-Security-Policy stays. least: rules that apply; a
+// dialog hides most of the page from them.
+async function check(what, least = 40) {
   const { passes, violations } = await at.page.evaluate(`axe.run().then(({ passes, violations }) => ({
     passes: passes.map(({ id, nodes }) => [id, nodes.length]),
     violations: violations.map(({ id, nodes }) => id + ': ' + nodes.map((n) => n.target + ' ' + n.failureSummary).join('; ')) }))`);
   assert.deepEqual(violations, [], what);
   const contrasts = passes.find(([id]) => id === 'color-contrast');
   const counts = `${passes.length} rules passed, contrast of ${contrasts?.[1] ?? 0} elements`;
-  assert.ok(passes.length >= 15 && contrasts?.[1] > 0, `${what}: ${counts}`);
+  assert.ok(passes.length >= least && contrasts?.[1] > 0, `${what}: ${counts}`);
 }
 
 async function ask(text) {
@@ -81,7 +82,7 @@ describe('axe-core finds nothing', () => {
           if (width < 500) await at.page.click(`#chat-${panel}-panel .close`);
         }
         await press('Delete');
-        await check('a question');
+        await check('a question', 15);
         at.page.complaints.length = 0; // Chromium's of the status 400
       });
 
