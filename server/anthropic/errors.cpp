@@ -69,8 +69,8 @@ std::optional<std::string> too_long_message(const StatusDetails& details) {
          std::to_string(numbers[1] - 1) + " maximum";
 }
 
-HttpAnswer anthropic_refusal(const HttpRequest& request, int http_status,
-                             const grpc::Status& status) {
+HttpAnswer error_answer(const HttpRequest& request, int http_status, const grpc::Status& status,
+                        bool is_of_body) {
   if (http_status == 503) http_status = kOverloaded;
   const StatusDetails details = read_status_details(status);
   std::string message = status.error_message();
@@ -79,7 +79,8 @@ HttpAnswer anthropic_refusal(const HttpRequest& request, int http_status,
   } else if (!details.violations.empty()) {
     message.clear();
     for (const auto& [field, description] : details.violations) {
-      message += (message.empty() ? "" : "; ") + message_member(field) + ": " + description;
+      message += (message.empty() ? "" : "; ") + (is_of_body ? field : message_member(field)) +
+                 ": " + description;
     }
   }
   nlohmann::ordered_json json = {
@@ -96,6 +97,11 @@ HttpAnswer anthropic_refusal(const HttpRequest& request, int http_status,
   answer.headers.emplace_back("request-id", request.request_id);
   add_retry_header(details, answer.headers);
   return answer;
+}
+
+HttpAnswer anthropic_refusal(const HttpRequest& request, int http_status,
+                             const grpc::Status& status) {
+  return error_answer(request, http_status, status, /*is_of_body=*/false);
 }
 
 HttpAnswer shared_models_refusal(const HttpRequest& request, int http_status,
@@ -126,8 +132,9 @@ bool is_of_anthropic_client(const HttpRequest& request) {
   return !request.header("anthropic-version").empty();
 }
 
-HttpAnswer anthropic_answer(const HttpRequest& request, const grpc::Status& status) {
-  return anthropic_refusal(request, http_status_of(status.error_code()), status);
+HttpAnswer anthropic_answer(const HttpRequest& request, const grpc::Status& status,
+                            bool is_of_body) {
+  return error_answer(request, http_status_of(status.error_code()), status, is_of_body);
 }
 
 }  // namespace lintel

@@ -17,7 +17,9 @@ const HttpProtocol& messages_protocol();
 const HttpProtocol& shared_models_protocol();
 bool is_of_anthropic_client(const HttpRequest& request);
 
-// The status of a call, with the fields named as in Anthropic's request.
-HttpAnswer anthropic_answer(const HttpRequest& request, const grpc::Status& status);
+// The status of a call, with the fields named as in Anthropic's request. is_of_body: the error is
+// of the body, and names its members as they were sent.
+HttpAnswer anthropic_answer(const HttpRequest& request, const grpc::Status& status,
+                            bool is_of_body = false);
 
 }  // namespace lintel

@@ -34,8 +34,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void refuse_call(HttpExchange& exchange, const grpc::Status& status) {
-  exchange.answer(anthropic_answer(exchange.request(), status));
+void refuse_call(HttpExchange& exchange, const grpc::Status& status, bool is_of_body = false) {
+  exchange.answer(anthropic_answer(exchange.request(), status, is_of_body));
 }
 
 // Adds what the answer of a request has beside its own headers. Errors have their id themselves.
@@ -45,8 +45,9 @@ void add_request_id(HttpExchange& exchange) {
 
 class MessageAnswer final : public StreamAnswer {
  public:
-  MessageAnswer(const HttpRequest& request, std::shared_ptr<MessageOutput> output)
-      : request_(request), output_(std::move(output)) {}
+  // is_of_body: as of anthropic_answer().
+  MessageAnswer(const HttpRequest& request, std::shared_ptr<MessageOutput> output, bool is_of_body)
+      : request_(request), output_(std::move(output)), is_of_body_(is_of_body) {}
 
   HttpAnswer head() override {
     HttpAnswer head = server_sent_head(messages_protocol());
@@ -59,15 +60,17 @@ class MessageAnswer final : public StreamAnswer {
   }
   std::optional<std::string> tail(const grpc::Status& status) override {
     if (status.ok()) return output_->last_events();
-    return "event: error\n" + server_sent_event(anthropic_answer(request_, status).body);
+    return "event: error\n" +
+           server_sent_event(anthropic_answer(request_, status, is_of_body_).body);
   }
   HttpAnswer refusal(const grpc::Status& status) override {
-    return anthropic_answer(request_, status);
+    return anthropic_answer(request_, status, is_of_body_);
   }
 
  private:
   const HttpRequest& request_;  // of the exchange, which outlives its answer
   const std::shared_ptr<MessageOutput> output_;
+  const bool is_of_body_;
 };
 
 // A request that was read, of any use.
@@ -95,6 +98,7 @@ grpc::Status create_message(const SharedExchange& exchange, const std::string& b
       read_received(*exchange, body, budget, calls, MessageUse::kCreate, sealer, received);
   if (!status.ok()) return status;
   const bool streams = received.request->streams;
+  const bool is_refused = !received.request->status.ok();
   const auto output = std::make_shared<MessageOutput>(MessageOutput::Options{
       .id = "msg_" + exchange->request().request_id,
       .model = received.request->params.base.model,
@@ -105,7 +109,7 @@ grpc::Status create_message(const SharedExchange& exchange, const std::string& b
   RequestMessage message(std::move(received.request));
   if (streams) {
     calls.stream(exchange, kMethod, std::move(message),
-                 std::make_unique<MessageAnswer>(exchange->request(), output));
+                 std::make_unique<MessageAnswer>(exchange->request(), output, is_refused));
     return grpc::Status::OK;
   }
   const auto kept = std::make_shared<KeptAnswer>();
@@ -114,9 +118,9 @@ grpc::Status create_message(const SharedExchange& exchange, const std::string& b
       [output](const google::protobuf::Message& response) {
         return output->gather(static_cast<const v1::ChatResponse&>(response));
       },
-      [output, exchange, kept](const grpc::Status& ended) -> HttpCalls::NextPiece {
+      [output, exchange, kept, is_refused](const grpc::Status& ended) -> HttpCalls::NextPiece {
         if (!ended.ok()) {
-          refuse_call(*exchange, ended);
+          refuse_call(*exchange, ended, is_refused);
           return nullptr;
         }
         add_request_id(*exchange);
@@ -133,14 +137,16 @@ grpc::Status count_tokens(const SharedExchange& exchange, const std::string& bod
   grpc::Status status =
       read_received(*exchange, body, budget, calls, MessageUse::kCount, sealer, received);
   if (!status.ok()) return status;
-  calls.unary(exchange, "lintel.v1.ChatService/Render", RequestMessage(std::move(received.request)),
-              [exchange](const grpc::Status& ended, const google::protobuf::Message& message) {
-                if (!ended.ok()) return refuse_call(*exchange, ended);
-                const auto& rendered = static_cast<const v1::RenderChatResponse&>(message);
-                add_request_id(*exchange);
-                const Json json = {{"input_tokens", rendered.ids_size()}};
-                exchange->answer(json_answer(200, dumped(json)));
-              });
+  const bool is_refused = !received.request->status.ok();
+  calls.unary(
+      exchange, "lintel.v1.ChatService/Render", RequestMessage(std::move(received.request)),
+      [exchange, is_refused](const grpc::Status& ended, const google::protobuf::Message& message) {
+        if (!ended.ok()) return refuse_call(*exchange, ended, is_refused);
+        const auto& rendered = static_cast<const v1::RenderChatResponse&>(message);
+        add_request_id(*exchange);
+        const Json json = {{"input_tokens", rendered.ids_size()}};
+        exchange->answer(json_answer(200, dumped(json)));
+      });
   return grpc::Status::OK;
 }
 

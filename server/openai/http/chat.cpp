@@ -285,7 +285,10 @@ grpc::Status complete_chat(const SharedExchange& exchange, const std::string& bo
       body, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, *request);
   if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
   const bool streams = request->streams;
-  const MemberNames names{&RequestField::chat, "max_new_tokens", request->max_tokens_member};
+  const MemberNames names =
+      request->status.ok()
+          ? MemberNames{&RequestField::chat, "max_new_tokens", request->max_tokens_member}
+          : kNamesAsSent;
   const bool token_ids = request->params.return_token_ids;
   // Deltas have their ids, for the number of their tokens.
   if (streams && request->continuous_usage) request->params.return_token_ids = true;

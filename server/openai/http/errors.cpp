@@ -17,6 +17,7 @@ namespace {
 
 // The member of a request that lintel.v1 calls `field`, or that contains it.
 std::string member_of(const std::string& field, const MemberNames& names) {
+  if (names.column == nullptr) return field;
   const auto replaced = [&](std::string_view ours, std::string_view theirs) {
     return std::string(theirs) + field.substr(ours.size());
   };

@@ -19,11 +19,15 @@ const HttpProtocol& openai_protocol();
 
 // The names of fields in a request.
 struct MemberNames {
+  // Null: errors have the names that were sent already.
   FieldName RequestField::*column = &RequestField::completions;
   // A field for which the API has several names, and the one that the request has; empty: that of
   // the column.
   std::string_view field = {}, name = {};
 };
+
+// Names of errors of a body, which name its members, and of calls whose errors do.
+inline constexpr MemberNames kNamesAsSent{nullptr};
 
 // The answer for an error of the request itself.
 HttpAnswer openai_answer(const OpenAiError& error);

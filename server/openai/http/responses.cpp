@@ -22,6 +22,9 @@
 namespace lintel {
 namespace {
 
+// The service names the members of a response itself.
+HttpAnswer answer_of(const grpc::Status& status) { return openai_answer(status, kNamesAsSent); }
+
 class EventsAnswer final : public StreamAnswer {
  public:
   HttpAnswer head() override { return server_sent_head(openai_protocol()); }
@@ -34,9 +37,9 @@ class EventsAnswer final : public StreamAnswer {
   }
   std::optional<std::string> tail(const grpc::Status& status) override {
     if (status.ok()) return server_sent_event("[DONE]");
-    return "event: error\n" + server_sent_event(openai_answer(status).body);
+    return "event: error\n" + server_sent_event(answer_of(status).body);
   }
-  HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
+  HttpAnswer refusal(const grpc::Status& status) override { return answer_of(status); }
 };
 
 // Answers with the text of JSON in the call's last message, in pieces: the call keeps the message
@@ -53,7 +56,7 @@ void answer_json(const SharedExchange& exchange, HttpCalls& calls, const char* m
       },
       [found, exchange](const grpc::Status& status) -> HttpCalls::NextPiece {
         if (!status.ok()) {
-          exchange->answer(openai_answer(status));
+          exchange->answer(answer_of(status));
           return nullptr;
         }
         JsonPieces pieces;
@@ -91,7 +94,7 @@ void answer_begun(const SharedExchange& exchange, HttpCalls& calls, const char* 
         return grpc::Status::OK;
       },
       [is_answered, exchange](const grpc::Status& status) {
-        if (!*is_answered) exchange->answer(openai_answer(status));
+        if (!*is_answered) exchange->answer(answer_of(status));
         return HttpCalls::NextPiece();
       },
       /*kept=*/nullptr);
@@ -133,7 +136,7 @@ grpc::Status count(const SharedExchange& exchange, const std::string& body, Json
   calls.unary(exchange, "lintel.v1.ResponseService/CountInputTokens",
               RequestMessage(std::move(received)),
               [exchange](const grpc::Status& status, const google::protobuf::Message& message) {
-                if (!status.ok()) return exchange->answer(openai_answer(status));
+                if (!status.ok()) return exchange->answer(answer_of(status));
                 const auto& counted = static_cast<const v1::CountInputTokensResponse&>(message);
                 const nlohmann::ordered_json json = {{"object", "response.input_tokens"},
                                                      {"input_tokens", counted.input_tokens()}};
@@ -191,7 +194,7 @@ void remove(HttpCalls& calls, const SharedExchange& exchange) {
   calls.unary(
       exchange, "lintel.v1.ResponseService/Delete", RequestMessage::of(std::move(request)),
       [exchange, id = request.id()](const grpc::Status& status, const google::protobuf::Message&) {
-        if (!status.ok()) return exchange->answer(openai_answer(status));
+        if (!status.ok()) return exchange->answer(answer_of(status));
         const nlohmann::ordered_json json = {{"id", id}, {"object", "response"}, {"deleted", true}};
         exchange->answer(json_answer(200, dumped(json)));
       });
@@ -246,7 +249,7 @@ void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies)
                [exchange, &calls, handle](const std::string& body, JsonBudget& budget) {
                  return handle(exchange, body, budget, calls);
                },
-               [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
+               [exchange](const grpc::Status& status) { exchange->answer(answer_of(status)); });
          }});
   };
   const auto add = [&](const char* method, const char* path, auto handle) {

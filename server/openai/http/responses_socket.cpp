@@ -30,7 +30,9 @@ HttpAnswer as_event(const HttpAnswer& refused) {
   return {refused.status, {}, websocket_text(dumped(event))};
 }
 
-HttpAnswer error_event(const grpc::Status& status) { return as_event(openai_answer(status)); }
+HttpAnswer error_event(const grpc::Status& status) {
+  return as_event(openai_answer(status, kNamesAsSent));
+}
 
 class TurnAnswer final : public StreamAnswer {
  public:

@@ -158,6 +158,27 @@ TEST_CASE("an error of a field names the member that was sent, in each API") {
   }
 }
 
+TEST_CASE("a member that is not served is named as it was sent, in each API") {
+  const ResponseServer server;
+  const std::pair<const char*, std::vector<const char*>> kinds[] = {
+      {"/v1/completions", {"max_new_tokens", "num_predict"}},
+      {"/v1/chat/completions", {"max_new_tokens", "num_predict"}},
+      {"/v1/responses", {"max_new_tokens", "num_predict"}},
+      {"/v1/messages", {"stop", "max_new_tokens", "max_completion_tokens", "response_format"}}};
+  for (const NamingApi& api : apis_with_names()) {
+    for (const auto& [path, members] : kinds) {
+      if (api.path != path) continue;
+      for (const char* const member : members) {
+        CAPTURE(path, member);
+        const HttpReply reply =
+            post(server.port(), path, with_member(api.valid, member, {{"a", 1}}).dump());
+        CHECK(reply.status == 400);
+        CHECK(member_named_in(reply) == member);
+      }
+    }
+  }
+}
+
 TEST_CASE("an error of a field with two names in an API has the one that was sent") {
   const ResponseServer server;
   const auto named = [&](const char* path, const ojson& body) {
