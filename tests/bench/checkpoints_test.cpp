@@ -42,7 +42,7 @@ TEST_CASE("a random checkpoint loads, and a random GGUF has its shape and loads"
   const std::vector<DType> types = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K};
   for (std::size_t i = 0; i < types.size(); ++i) {
     // One of them, drawn, but at night.
-    if (!testing::runs_every_case() && i != Catch::rngSeed() % types.size()) continue;
+    if (!testing::runs_every_case() && i != testing::case_seed() % types.size()) continue;
     const DType type = types[i];
     CAPTURE(to_string(type));
     const std::filesystem::path file = directory.path() / "model.gguf";

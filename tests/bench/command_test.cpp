@@ -133,6 +133,7 @@ TEST_CASE("large names every figure of a checkpoint's shape, at night") {
   CHECK(json["weight_type"] == "int4");
   check_large(json);
   CHECK(json["drafts_repeating"]["over_off"] > 1.3);
+  CHECK(json["weight_bytes"].get<double>() == Approx(212e6).epsilon(0.05));
 }
 
 TEST_CASE("large without the peer's libraries fails and says how to install them") {

@@ -160,7 +160,8 @@ void require_same_bits_in_any_company(TinyModel kind, const std::string& attenti
   // some workers and drafts. Sanitizers see fewer, none of which is without a thread.
   const int fewest_workers = runs_few_cases() ? 1 : 0;
   const std::size_t share = runs_few_cases() ? 12 : kSanitized || !runs_every_case() ? 6 : 1;
-  const std::size_t mine = std::hash<std::string>()(attention + to_string(type)) % share;
+  const std::size_t mine =
+      (std::hash<std::string>()(attention + to_string(type)) + case_seed()) % share;
   std::size_t schedule = 0;
   for (const auto speculation : {Speculation::kOff, Speculation::kAuto, Speculation::kOn}) {
     for (int workers = fewest_workers; workers <= 2; ++workers) {

@@ -12,6 +12,7 @@
 #include "tests/server/sessions/shared_storage/shared_servers.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"
+#include "tests/support/case_share.h"
 #include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
@@ -82,7 +83,7 @@ TEST_CASE("responses: one in the background continues at another server, once it
   ResponseFleet fleet;
   ojson body = {{"model", "m"},
                 {"input", "Hello"},
-                {"max_output_tokens", 12'000},
+                {"max_output_tokens", runs_every_case() ? 50'000 : 12'000},
                 {"seed", 7},
                 {"logit_bias", {{std::to_string(kLlamaEnd), -100}}}};
   const ojson whole = ojson::parse(fleet.create(1, body).body);
@@ -124,7 +125,7 @@ TEST_CASE("responses: one that runs at a server of the store is in progress at t
   const std::string key = "Idempotency-Key: one\r\n";
   const ojson body = {{"model", "m"},
                       {"input", "Hello"},
-                      {"max_output_tokens", 12'000},
+                      {"max_output_tokens", runs_every_case() ? 30'000 : 12'000},
                       {"stream", true},
                       {"logit_bias", {{std::to_string(kLlamaEnd), -100}}}};
   HttpClient client(plain_wire(fleet.servers[0]->server().http_port(), 8192));

@@ -90,8 +90,9 @@ TEST_CASE("an error of any write or sync breaks the storage until it is reopened
   const int stride = (from_then_on || kSanitized ? 7 : 1) * (runs_every_case() ? 1 : 3);
   std::mt19937_64 random(1);
   int broke = 0;
-  for (std::int64_t at = Catch::rngSeed() % static_cast<std::uint32_t>(stride); at < changes;
-       at += stride) {
+  for (std::int64_t at =
+           static_cast<std::int64_t>(case_seed() % static_cast<std::uint64_t>(stride));
+       at < changes; at += stride) {
     CAPTURE(from_then_on, at);
     TestDisk disk;
     const FaultyRun run = run_with(storages, disk, [&](std::int64_t number) {
@@ -113,8 +114,9 @@ TEST_CASE("a full disk refuses writes that do not fit, and accepts writes again 
   const int stride = (kSanitized ? 9 : for_changes == 1 ? 1 : 3) * (runs_every_case() ? 1 : 3);
   std::mt19937_64 random(1);
   int full = 0;
-  for (std::int64_t at = Catch::rngSeed() % static_cast<std::uint32_t>(stride); at < changes;
-       at += stride) {
+  for (std::int64_t at =
+           static_cast<std::int64_t>(case_seed() % static_cast<std::uint64_t>(stride));
+       at < changes; at += stride) {
     CAPTURE(for_changes, at);
     TestDisk disk;
     const FaultyRun run = run_with(storages, disk, [&](std::int64_t number) {
