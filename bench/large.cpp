@@ -17,9 +17,9 @@
 #include "bench/checkpoints.h"
 #include "bench/commands.h"
 #include "bench/llama_peer.h"
-#include "bench/load.h"
 #include "bench/measure.h"
 #include "bench/run_flags.h"
+#include "bench/throughput.h"
 #include "client/cli/output.h"
 #include "model/core/step_thread_pool.h"
 #include "model/fastest_type.h"
@@ -297,13 +297,14 @@ class LargeExperiment {
 
   // step: seconds of one that has a token of each client. The window has eight of them or more.
   double through_server(std::size_t clients, bool http, double step) const {
-    return run_load({.address = http ? server_->http_address() : server_->address(),
-                     .http = http,
-                     .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
-                     .clients = static_cast<int>(clients),
-                     .warm_up = window_,
-                     .window =
-                         std::max(4 * window_, kServedSteps * std::chrono::duration<double>(step))})
+    return measure_throughput(
+               {.address = http ? server_->http_address() : server_->address(),
+                .http = http,
+                .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
+                .clients = static_cast<int>(clients),
+                .warm_up = window_,
+                .window =
+                    std::max(4 * window_, kServedSteps * std::chrono::duration<double>(step))})
         .tokens_per_second;
   }
 
@@ -384,7 +385,7 @@ class LargeExperiment {
   void measure_drafts(const std::string& name, const std::string& what,
                       std::optional<std::int32_t> only_token) {
     const auto rate = [&](const OwnServer& server) {
-      return run_load(
+      return measure_throughput(
                  {.address = server.address(),
                   .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
                   .only_token = only_token,

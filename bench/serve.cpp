@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "bench/commands.h"
-#include "bench/load.h"
 #include "bench/measure.h"
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
+#include "bench/throughput.h"
 #include "client/cli/output.h"
 #include "client/lib/client.h"
 #include "server/observability/logging.h"
@@ -130,32 +130,32 @@ class ServeExperiment {
   }
 
   Level measure(int clients) {
-    LoadOptions load{.address = own_ ? server_->address() : flags_.target,
-                     .tls = own_ ? Tls() : flags_.tls,
-                     .token = own_ ? "" : flags_.token,
-                     .sequence = sequence_,
-                     .clients = clients,
-                     .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
-                     .window = std::chrono::duration<double>(flags_.seconds)};
+    ThroughputOptions load{.address = own_ ? server_->address() : flags_.target,
+                           .tls = own_ ? Tls() : flags_.tls,
+                           .token = own_ ? "" : flags_.token,
+                           .sequence = sequence_,
+                           .clients = clients,
+                           .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
+                           .window = std::chrono::duration<double>(flags_.seconds)};
     Level level{.clients = clients};
     std::vector<double> served, in_process, http, chat, http_chat;
     for (int r = 0; r < flags_.run.repeats; ++r) {
       load.tokens_per_message = 0;
-      served.push_back(run_load(load).tokens_per_second);
+      served.push_back(measure_throughput(load).tokens_per_second);
       if (flags_.http) {
-        LoadOptions over_http = load;
+        ThroughputOptions over_http = load;
         over_http.http = true;
         over_http.address = server_->http_address();
-        http.push_back(run_load(over_http).tokens_per_second);
+        http.push_back(measure_throughput(over_http).tokens_per_second);
         if (!flags_.chat_template.empty()) {
           load.chat = over_http.chat = true;
-          chat.push_back(run_load(load).tokens_per_second);
-          http_chat.push_back(run_load(over_http).tokens_per_second);
+          chat.push_back(measure_throughput(load).tokens_per_second);
+          http_chat.push_back(measure_throughput(over_http).tokens_per_second);
           load.chat = false;
         }
       }
       load.tokens_per_message = 1;
-      const LoadResult seen = run_load(load);
+      const Throughput seen = measure_throughput(load);
       level.first_token.insert(level.first_token.end(), seen.first_token_seconds.begin(),
                                seen.first_token_seconds.end());
       level.between_tokens.insert(level.between_tokens.end(), seen.between_tokens_seconds.begin(),

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/load.h"
 #include "bench/report.h"
+#include "bench/throughput.h"
 #include "client/lib/client.h"
 #include "model/core/tensor.h"
 #include "server/api/lintel_v1/snapshot_bytes.h"
@@ -99,22 +99,22 @@ class LevelLoad {
   Seen run(v1::Durability durability) {
     Seen seen;
     load_.durability = durability;
-    const LoadResult all = run_load(load_);
+    const Throughput all = measure_throughput(load_);
     const double tokens = all.tokens_per_second * all.seconds;
     seen.tokens_per_second = all.tokens_per_second;
     seen.cpu_us_a_token = 1e6 * all.cpu_seconds / tokens;
     seen.bytes_a_token = all.bytes_written / tokens;
-    LoadOptions one = load_;
+    ThroughputOptions one = load_;
     one.clients = 1;
     one.tokens_per_message = 1;
     one.window = std::min(one.window, kWindowAlone);
-    const LoadResult alone = run_load(one);
+    const Throughput alone = measure_throughput(one);
     if (!alone.between_tokens_seconds.empty()) {
       seen.between_ms = 1000 * quantile(alone.between_tokens_seconds, 0.5);
     }
     one.sequence.tokens = kTokensOfAFirst;
     one.sequence.ends_itself = false;
-    const LoadResult firsts = run_load(one);
+    const Throughput firsts = measure_throughput(one);
     if (!firsts.first_token_seconds.empty()) {
       seen.first_ms = 1000 * quantile(firsts.first_token_seconds, 0.5);
     }
@@ -122,7 +122,7 @@ class LevelLoad {
   }
 
  private:
-  LoadOptions load_;
+  ThroughputOptions load_;
 };
 
 }  // namespace

@@ -11,10 +11,10 @@
 
 #include "bench/bounds.h"
 #include "bench/commands.h"
-#include "bench/load.h"
 #include "bench/measure.h"
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
+#include "bench/throughput.h"
 #include "client/cli/output.h"
 #include "model/transformer.h"
 #include "server/models/batch_rows.h"
@@ -223,11 +223,11 @@ class SpeedExperiment {
     const SequencePlan plan = sequence_plan(model_->config());
     const std::int64_t steps = plan.tokens;
     const double tokens = static_cast<double>(steps) * best.rows * workers;
-    const LoadOptions load{.address = server.address(),
-                           .sequence = plan,
-                           .clients = workers * best.rows,
-                           .warm_up = std::chrono::duration<double>(0.5),
-                           .window = std::chrono::duration<double>(5 * flags_.seconds)};
+    const ThroughputOptions load{.address = server.address(),
+                                 .sequence = plan,
+                                 .clients = workers * best.rows,
+                                 .warm_up = std::chrono::duration<double>(0.5),
+                                 .window = std::chrono::duration<double>(5 * flags_.seconds)};
     // Results of each repeat. The CPU of a token is of all threads: workers, gRPC's and the
     // clients'.
     std::vector<double> served, shares, own_cpu, cpu, cpu_shares;
@@ -236,7 +236,7 @@ class SpeedExperiment {
       const double cpu_before = process_cpu_seconds();
       const double in_process = tokens / sequences.generate(steps);
       own_cpu.push_back(1e6 * (process_cpu_seconds() - cpu_before) / tokens);
-      const LoadResult seen = run_load(load);
+      const Throughput seen = measure_throughput(load);
       served.push_back(seen.tokens_per_second);
       shares.push_back(served.back() / in_process);
       cpu.push_back(1e6 * seen.cpu_seconds / (seen.tokens_per_second * seen.seconds));
@@ -307,14 +307,14 @@ class SpeedExperiment {
   Summary alone_through_grpc(Speculation speculation) {
     // The rows that drafts make of a step by default (--speculation-rows).
     const OwnServer server(model_, {.workers = 1, .rows = 32, .speculation = speculation});
-    const LoadOptions load{.address = server.address(),
-                           .sequence = sequence_plan(model_->config()),
-                           .clients = 1,
-                           .warm_up = std::chrono::duration<double>(0.2),
-                           .window = std::chrono::duration<double>(5 * flags_.seconds)};
+    const ThroughputOptions load{.address = server.address(),
+                                 .sequence = sequence_plan(model_->config()),
+                                 .clients = 1,
+                                 .warm_up = std::chrono::duration<double>(0.2),
+                                 .window = std::chrono::duration<double>(5 * flags_.seconds)};
     return repeat(flags_.run.repeats, [&] {
       progress_.add(1);
-      return 1e6 / run_load(load).tokens_per_second;
+      return 1e6 / measure_throughput(load).tokens_per_second;
     });
   }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Load on a server: clients that stream at the same time, and what they see.
+// Throughput of a server, and waiting times of clients that stream from it at the same time.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ class OwnServer {
   LintelServer server_;
 };
 
-struct LoadOptions {
+struct ThroughputOptions {
   std::string address;  // HOST:PORT or unix:PATH
   bool http = false;    // over HTTP, in plain text, at HOST:PORT
   Tls tls;
@@ -62,7 +62,7 @@ struct LoadOptions {
   std::chrono::duration<double> window{2};  // the measured time, at least
 };
 
-struct LoadResult {
+struct Throughput {
   double seconds = 0;  // length of the window
   double tokens_per_second = 0;
   int clients_begun = 0;                       // had a token when the window began
@@ -84,12 +84,12 @@ constexpr std::chrono::seconds kConnectTime{10};
 // over, and for the messages with which it begins and ends.
 constexpr std::chrono::seconds kBeginTime{10};
 
-// LoadWindow: the time whose messages count.
+// MessageWindow: the time whose messages count.
 
 // A window that begins with a message and ends before one. A step of the server gives all streams a
 // token at about the same time, so the window holds nearly whole steps. One of a fixed length, e.g.
 // of eight steps and a half, would count eight or nine. Thread-safe.
-class LoadWindow {
+class MessageWindow {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -127,6 +127,6 @@ class LoadWindow {
 // other, until the window is over; then what still runs is cancelled. The window begins after the
 // warm-up, when every client has had a token. Throws CallError when a call fails,
 // std::invalid_argument as make_channel.
-LoadResult run_load(const LoadOptions& options);
+Throughput measure_throughput(const ThroughputOptions& options);
 
 }  // namespace lintel::bench

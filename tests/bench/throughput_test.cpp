@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The window of a measurement, and what comes before it: a first connection that fails though the
 // server listens costs none, and clients that are slow to begin are waited for.
-#include "bench/load.h"
+#include "bench/throughput.h"
 
 #include <dlfcn.h>
 #include <sys/socket.h>
@@ -43,13 +43,13 @@ TEST_CASE("clients whose first connections fail connect again, before anything i
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});
-  const bench::LoadOptions load{.address = server.address(),
-                                .sequence = bench::sequence_plan(config),
-                                .clients = 3,
-                                .warm_up = std::chrono::duration<double>(0.05),
-                                .window = std::chrono::duration<double>(0.2)};
+  const bench::ThroughputOptions load{.address = server.address(),
+                                      .sequence = bench::sequence_plan(config),
+                                      .clients = 3,
+                                      .warm_up = std::chrono::duration<double>(0.05),
+                                      .window = std::chrono::duration<double>(0.2)};
   connections_to_fail = 4;
-  const bench::LoadResult result = bench::run_load(load);
+  const bench::Throughput result = bench::measure_throughput(load);
   CHECK(connections_to_fail <= 0);  // they did
   CHECK(result.tokens_per_second > 0);
 }
@@ -59,21 +59,21 @@ TEST_CASE("the window begins when every client has had a token, however short th
   const bench::ModelFiles files(config);
   // One row: each waits for those before it.
   const bench::OwnServer server(files.load(WeightType::kF32), {.workers = 1, .rows = 1});
-  const bench::LoadOptions load{.address = server.address(),
-                                .sequence = bench::sequence_plan(config),
-                                .clients = 8,
-                                .warm_up = std::chrono::duration<double>(0),
-                                .window = std::chrono::duration<double>(0.2)};
-  const bench::LoadResult result = bench::run_load(load);
+  const bench::ThroughputOptions load{.address = server.address(),
+                                      .sequence = bench::sequence_plan(config),
+                                      .clients = 8,
+                                      .warm_up = std::chrono::duration<double>(0),
+                                      .window = std::chrono::duration<double>(0.2)};
+  const bench::Throughput result = bench::measure_throughput(load);
   CHECK(result.clients_begun == 8);
   CHECK(result.tokens_per_second > 0);
 }
 
 TEST_CASE("a window begins with a message and ends before one") {
-  using Clock = bench::LoadWindow::Clock;
+  using Clock = bench::MessageWindow::Clock;
   const auto at = [](int message) { return Clock::time_point(std::chrono::nanoseconds(message)); };
   const auto edge = [](auto wait) { return std::async(std::launch::async, wait); };
-  bench::LoadWindow window;
+  bench::MessageWindow window;
   int message = 0;
   CHECK_FALSE(window.note_message(at(message)));
   auto begin = edge([&] { return window.begin_with_message(std::chrono::minutes(1)); });
@@ -89,8 +89,8 @@ TEST_CASE("a window begins with a message and ends before one") {
 }
 
 TEST_CASE("a window without messages begins and ends when the waits for them time out") {
-  bench::LoadWindow window;
-  const auto before = bench::LoadWindow::Clock::now();
+  bench::MessageWindow window;
+  const auto before = bench::MessageWindow::Clock::now();
   const auto begin = window.begin_with_message(std::chrono::milliseconds(1));
   CHECK(begin > before);
   CHECK_FALSE(window.is_over());
@@ -99,7 +99,7 @@ TEST_CASE("a window without messages begins and ends when the waits for them tim
 }
 
 TEST_CASE("a window that is given up waits for no message") {
-  bench::LoadWindow window;
+  bench::MessageWindow window;
   window.give_up();
   const auto begin = window.begin_with_message(std::chrono::hours(1));
   CHECK(window.end_before_message(std::chrono::hours(1)) > begin);
@@ -109,27 +109,27 @@ TEST_CASE("the window is as long as it takes to see a token, however short it wa
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});
-  const bench::LoadOptions load{.address = server.address(),
-                                .sequence = bench::sequence_plan(config),
-                                .warm_up = std::chrono::duration<double>(0.05),
-                                .window = std::chrono::duration<double>(1e-9)};
-  const bench::LoadResult result = bench::run_load(load);
+  const bench::ThroughputOptions load{.address = server.address(),
+                                      .sequence = bench::sequence_plan(config),
+                                      .warm_up = std::chrono::duration<double>(0.05),
+                                      .window = std::chrono::duration<double>(1e-9)};
+  const bench::Throughput result = bench::measure_throughput(load);
   CHECK(result.tokens_per_second > 0);
   CHECK(result.seconds > 1e-9);
 }
 
-TEST_CASE("a load whose clients fail ends at once, without its window") {
+TEST_CASE("a measurement whose clients fail ends at once, without its window") {
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});
-  const bench::LoadOptions load{.address = server.address(),
-                                .model = "unknown",
-                                .sequence = bench::sequence_plan(config),
-                                .clients = 2,
-                                .warm_up = std::chrono::duration<double>(0),
-                                .window = std::chrono::duration<double>(300)};
+  const bench::ThroughputOptions load{.address = server.address(),
+                                      .model = "unknown",
+                                      .sequence = bench::sequence_plan(config),
+                                      .clients = 2,
+                                      .warm_up = std::chrono::duration<double>(0),
+                                      .window = std::chrono::duration<double>(300)};
   const auto begin = std::chrono::steady_clock::now();
-  CHECK_THROWS_AS(bench::run_load(load), CallError);
+  CHECK_THROWS_AS(bench::measure_throughput(load), CallError);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/load.h"
+#include "bench/throughput.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
@@ -190,7 +190,7 @@ class ConnectClient {
   std::string buffer_;
 };
 
-using Clock = LoadWindow::Clock;
+using Clock = MessageWindow::Clock;
 
 double seconds_from(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -234,10 +234,10 @@ class Counted {
 };
 
 // One client, on a thread of its own.
-class LoadClient {
+class StreamingClient {
  public:
   // `started` counts the clients that had a token.
-  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& started)
+  StreamingClient(const ThroughputOptions& options, std::uint64_t first_seed, Counted& started)
       : options_(options),
         begun_(started),
         seed_(first_seed),
@@ -265,7 +265,7 @@ class LoadClient {
     }
   }
 
-  void run(LoadWindow& window) {
+  void run(MessageWindow& window) {
     while (!window.is_over()) {
       try {
         if (options_.chat) {
@@ -285,10 +285,10 @@ class LoadClient {
   }
 
   std::int64_t tokens() const { return tokens_; }
-  const LoadResult& seen() const { return seen_; }
+  const Throughput& seen() const { return seen_; }
 
  private:
-  static std::shared_ptr<grpc::Channel> open_channel(const LoadOptions& options) {
+  static std::shared_ptr<grpc::Channel> open_channel(const ThroughputOptions& options) {
     grpc::ChannelArguments arguments;
     // Channels to one address share a connection by default.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -316,7 +316,7 @@ class LoadClient {
     return made_.back();
   }
 
-  void chat(LoadWindow& window) {
+  void chat(MessageWindow& window) {
     const std::string body =
         R"({"messages":[{"role":"user","content":"Tell a story."}],"stream":true,"seed":)" +
         std::to_string(seed_++) + R"(,"max_tokens":)" + std::to_string(options_.sequence.tokens) +
@@ -339,7 +339,7 @@ class LoadClient {
         &cancellation_);
   }
 
-  void stream(LoadWindow& window) {
+  void stream(MessageWindow& window) {
     v1::GenerateRequest request;
     if (options_.durability) {
       if (ahead_.empty()) ahead_.push_back(make_session());
@@ -386,7 +386,7 @@ class LoadClient {
     }
   }
 
-  const LoadOptions& options_;
+  const ThroughputOptions& options_;
   Counted& begun_;
   bool has_begun_ = false;  // had a token
   std::uint64_t seed_;
@@ -396,7 +396,7 @@ class LoadClient {
   Cancellation cancellation_;
   std::vector<std::string> made_, ahead_;  // sessions
   std::int64_t tokens_ = 0;                // in the window
-  LoadResult seen_;
+  Throughput seen_;
 };
 
 template <typename T>
@@ -406,7 +406,7 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 
 }  // namespace
 
-bool LoadWindow::note_message(Clock::time_point now) {
+bool MessageWindow::note_message(Clock::time_point now) {
   if (edge_.load() != nullptr) {
     const std::lock_guard lock(mutex_);
     if (std::atomic<Clock::rep>* const edge = edge_.exchange(nullptr)) {
@@ -417,14 +417,14 @@ bool LoadWindow::note_message(Clock::time_point now) {
   return holds(now);
 }
 
-void LoadWindow::give_up() {
+void MessageWindow::give_up() {
   const std::lock_guard lock(mutex_);
   given_up_ = true;
   changed_.notify_all();
 }
 
-LoadWindow::Clock::time_point LoadWindow::wait_for_message(std::atomic<Clock::rep>& edge,
-                                                           Clock::duration longest) {
+MessageWindow::Clock::time_point MessageWindow::wait_for_message(std::atomic<Clock::rep>& edge,
+                                                                 Clock::duration longest) {
   std::unique_lock lock(mutex_);
   edge_ = &edge;
   changed_.wait_for(lock, longest, [&] { return given_up_ || edge_.load() == nullptr; });
@@ -432,7 +432,7 @@ LoadWindow::Clock::time_point LoadWindow::wait_for_message(std::atomic<Clock::re
   return Clock::time_point(Clock::duration(edge.load()));
 }
 
-void LoadWindow::set(std::atomic<Clock::rep>& edge, Clock::time_point at) {
+void MessageWindow::set(std::atomic<Clock::rep>& edge, Clock::time_point at) {
   const Clock::rep time = at.time_since_epoch().count();
   edge = &edge == &end_ ? std::max(time, begin_.load() + 1) : time;
 }
@@ -442,12 +442,12 @@ OwnServer::OwnServer(std::shared_ptr<const Transformer> model, const Options& op
   server_.start();
 }
 
-LoadResult run_load(const LoadOptions& options) {
+Throughput measure_throughput(const ThroughputOptions& options) {
   Counted started;
-  std::vector<std::unique_ptr<LoadClient>> clients;
+  std::vector<std::unique_ptr<StreamingClient>> clients;
   for (int i = 0; i < options.clients; ++i) {
-    clients.push_back(
-        std::make_unique<LoadClient>(options, static_cast<std::uint64_t>(i) * 1'000'000, started));
+    clients.push_back(std::make_unique<StreamingClient>(
+        options, static_cast<std::uint64_t>(i) * 1'000'000, started));
   }
   for (const auto& client : clients) {
     if (!client->connect()) break;
@@ -455,7 +455,7 @@ LoadResult run_load(const LoadOptions& options) {
   }
   const auto warm = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
   const auto length = std::chrono::duration_cast<Clock::duration>(options.window);
-  LoadWindow window;
+  MessageWindow window;
   std::atomic<bool> failed{false};
   std::vector<std::exception_ptr> errors(clients.size());
   std::vector<std::thread> threads;
@@ -471,7 +471,7 @@ LoadResult run_load(const LoadOptions& options) {
       }
     });
   }
-  LoadResult result;
+  Throughput result;
   std::this_thread::sleep_until(warm);
   result.clients_begun = started.wait_for(options.clients, Clock::now() + kBeginTime);
   const auto begin = window.begin_with_message(kBeginTime);
