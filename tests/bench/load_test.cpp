@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a load counts, by turns whose times are known, and the streams that answers are read from.
+// `lintel-bench load`: its counts, of turns whose times are known, the streams that answers are read
+// from, and its command line. load_test.py runs it at servers.
 #include "bench/load_counts.h"
 
 #include <nlohmann/json.hpp>
