@@ -11,6 +11,7 @@
 #include "client/lib/channel.h"
 #include "lintel/v1/chat.pb.h"
 #include "lintel/v1/generation.pb.h"
+#include "model/core/errors.h"
 
 namespace lintel::bench {
 namespace {
@@ -47,18 +48,10 @@ void read_count(const ChatJson* object, const char* name, std::optional<std::int
   }
 }
 
-std::string one_line(std::string text) {
-  if (text.size() > kMaxErrorBytes) text = text.substr(0, kMaxErrorBytes) + "...";
-  for (char& c : text) {
-    if (c < 0x20 || c == 0x7F) c = c == '\n' || c == '\t' ? ' ' : '?';
-  }
-  return text;
-}
-
 void set_failed(ChatAnswer& answer, std::string status, const std::string& error) {
   answer.outcome = Outcome::kFailed;
   answer.status = std::move(status);
-  answer.error = one_line(error);
+  answer.error = one_line(shorten(error, kMaxErrorBytes));
 }
 
 // "error": {"message", "type", "code"} or {"error": TEXT}, of a body or within a stream.
@@ -67,7 +60,8 @@ void read_error(const ChatJson& whole, ChatAnswer& answer) {
   std::string message = text_part(error, "message");
   if (message.empty()) message = text_part(&whole, "error");
   if (message.empty()) message = text_part(&whole, "message");
-  answer.error = one_line(message.empty() ? whole.dump(-1, ' ', true) : message);
+  if (message.empty()) message = whole.dump();
+  answer.error = one_line(shorten(message, kMaxErrorBytes));
 }
 
 bool is_refusal(int status) { return status == 429 || status == 503 || status == 529; }
@@ -80,7 +74,7 @@ void read_stream_error(const ChatJson& event, ChatAnswer& answer) {
   read_count(error, "code", code);
   std::string type = text_part(error, "type");
   if (type.empty()) type = text_part(error, "code");
-  set_failed(answer, type.empty() ? "error in a stream" : one_line(type), "");
+  set_failed(answer, type.empty() ? "error in a stream" : one_line(shorten(type)), "");
   read_error(event, answer);
   if (code) answer.status = std::to_string(*code);
   constexpr const char* kRefusals[] = {"rate_limit", "overloaded", "unavailable", "exhausted"};

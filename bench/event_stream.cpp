@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/core/ca_certificates.h"
+#include "model/core/errors.h"
 
 namespace lintel::bench {
 namespace {
@@ -33,13 +34,6 @@ std::string part_of_url(CURLU* url, CURLUPart part, unsigned flags = 0) {
   std::string result = text;
   curl_free(text);
   return result;
-}
-
-// Text of a server as a part of a message.
-std::string in_one_line(std::string_view text) {
-  std::string line;
-  for (const char c : text.substr(0, 200)) line += c >= 0x20 && c < 0x7F ? c : '?';
-  return line;
 }
 
 void cut_end(std::string& text, std::string_view end) {
@@ -148,7 +142,7 @@ struct HttpStream::Transfer {
     answer.status = static_cast<int>(status);
     const char* type = nullptr;
     curl_easy_getinfo(easy, CURLINFO_CONTENT_TYPE, &type);
-    if (type != nullptr) answer.type = in_one_line(type);
+    if (type != nullptr) answer.type = one_line(shorten(type));
   }
 
   static std::size_t on_body(char* data, std::size_t size, std::size_t count, void* self) {
@@ -240,7 +234,8 @@ HttpAnswer HttpStream::send(const Request& request, const OnBytes& on_bytes,
   if (cancelled) throw HttpFailure(HttpFailure::Kind::kCancelled, "cancelled");
   if (transfer.error) std::rethrow_exception(transfer.error);
   if (code == CURLE_OK || transfer.is_too_long) return std::move(transfer.answer);
-  const std::string why = in_one_line(message[0] != '\0' ? message : curl_easy_strerror(code));
+  const std::string why =
+      one_line(shorten(message[0] != '\0' ? message : curl_easy_strerror(code)));
   switch (code) {
     case CURLE_OPERATION_TIMEDOUT: {
       // The connection's own limit ends a transfer with the same code.

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lintel-bench load`: its counts, of turns whose times are known, the streams that answers are read
-// from, and its command line. load_test.py runs it at servers.
-#include "bench/load_counts.h"
-
+// `lintel-bench load`: its counts, of turns whose times are known, the streams that answers are
+// read from, and its command line. load_test.py runs it at servers.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/chat_client.h"
+#include "bench/load_counts.h"
 #include "tests/bench/bench_program.h"
 #include "tests/support/catch.h"
 
@@ -236,12 +235,13 @@ TEST_CASE("streams that break off, hold errors or are no JSON are no answers") {
   const ChatAnswer failed = of("", R"({"error":{"message":"no\nroom","type":"server_error"}})");
   CHECK(failed.outcome == Outcome::kFailed);
   CHECK(failed.status == "server_error");
-  CHECK(failed.error == "no room");
+  CHECK(failed.error == R"(no\nroom)");
   const ChatAnswer refused = of("error", R"({"error":{"code":503,"message":"busy"}})");
   CHECK(refused.outcome == Outcome::kRefused);
   CHECK(refused.status == "503");
   CHECK(of("", R"({"error":{"type":"rate_limit_error"}})").outcome == Outcome::kRefused);
   CHECK(of("", "nonsense").status == "stream");
+  CHECK(of("", "\xff").error == R"(an event is no JSON object: \xff)");
   CHECK(of("", "[1]").status == "stream");
 }
 
