@@ -132,16 +132,22 @@ void read_call_error(const CallError& error, bool cancelled, bool is_connected,
   if (error.code() == grpc::StatusCode::RESOURCE_EXHAUSTED) answer.outcome = Outcome::kRefused;
 }
 
-std::shared_ptr<grpc::Channel> chat_channel(const ChatTarget& target) {
-  grpc::ChannelArguments arguments;
-  // Channels to one address share a connection by default: users have their own.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  return make_channel(target.address, target.tls, /*sends_token=*/!target.token.empty(),
-                      /*proxy=*/"", std::move(arguments));
+// Sets the outcome of a stream that has ended without an error.
+void end_stream(bool is_whole, ChatAnswer& answer) {
+  answer.outcome = Outcome::kAnswered;
+  if (!is_whole) set_failed(answer, "broken", "the stream ended before the answer");
 }
 
 }  // namespace
+
+std::shared_ptr<grpc::Channel> unshared_channel(const std::string& address, const Tls& tls,
+                                                const std::string& token) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  return make_channel(address, tls, /*sends_token=*/!token.empty(), /*proxy=*/"",
+                      std::move(arguments));
+}
 
 std::string_view name_of(ChatApi api) {
   switch (api) {
@@ -195,12 +201,7 @@ void OpenAiStream::add(const ServerEvent& event, ChatAnswer::Clock::time_point n
 }
 
 void OpenAiStream::finish() {
-  if (has_error_) return;
-  if (is_done_) {
-    answer_.outcome = Outcome::kAnswered;
-  } else {
-    set_failed(answer_, "broken", "the stream ended before the answer");
-  }
+  if (!has_error_) end_stream(is_done_, answer_);
 }
 
 void AnthropicStream::add(const ServerEvent& event, ChatAnswer::Clock::time_point now) {
@@ -239,19 +240,14 @@ void AnthropicStream::add(const ServerEvent& event, ChatAnswer::Clock::time_poin
 void AnthropicStream::finish() {
   if (read_) answer_.prompt_tokens = *read_ + written_.value_or(0) + cached_.value_or(0);
   answer_.cached_tokens = cached_;
-  if (has_error_) return;
-  if (is_done_) {
-    answer_.outcome = Outcome::kAnswered;
-  } else {
-    set_failed(answer_, "broken", "the stream ended before the answer");
-  }
+  if (!has_error_) end_stream(is_done_, answer_);
 }
 
 ChatClient::ChatClient(const ChatTarget& target) : target_(target) {
   if (target.api == ChatApi::kOpenAi || target.api == ChatApi::kAnthropic) {
     http_ = std::make_unique<HttpStream>(target.tls);
   } else {
-    channel_ = chat_channel(target);
+    channel_ = unshared_channel(target.address, target.tls, target.token);
     client_ = std::make_unique<Client>(channel_, target.timeout, target.token);
   }
 }
@@ -404,8 +400,7 @@ void ChatClient::ask_over_grpc(const ChatQuestion& question, Cancellation& cance
         }
       },
       &cancellation);
-  answer.outcome = Outcome::kAnswered;
-  if (!has_finish) set_failed(answer, "broken", "the stream ended before the answer");
+  end_stream(has_finish, answer);
 }
 
 void ChatClient::generate(const ChatQuestion& question, Cancellation& cancellation,
@@ -430,11 +425,8 @@ void ChatClient::generate(const ChatQuestion& question, Cancellation& cancellati
       },
       &cancellation);
   add_text(answer, characters.finish());
-  answer.outcome = Outcome::kAnswered;
-  if (finished.empty()) {
-    set_failed(answer, "broken", "the stream ended before the answer");
-    return;
-  }
+  end_stream(!finished.empty(), answer);
+  if (finished.empty()) return;
   const v1::SampleFinish& finish = finished.front();
   answer.prompt_tokens =
       std::int64_t{finish.prompt_tokens()} + finish.cached_tokens() + finish.skipped_tokens();

@@ -100,6 +100,11 @@ class AnthropicStream {
   bool has_error_ = false;
 };
 
+// Opens a channel with a connection of its own: channels to one address share theirs by default.
+// Throws as make_channel.
+std::shared_ptr<grpc::Channel> unshared_channel(const std::string& address, const Tls& tls,
+                                                const std::string& token);
+
 // One user's connection. One thread at a time.
 class ChatClient {
  public:

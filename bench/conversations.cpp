@@ -23,6 +23,7 @@ constexpr std::int64_t kSharedStream = -2;
 constexpr double kMostMedians = 16;
 constexpr std::size_t kBytesPerToken = 4;
 
+// The words of drawn texts: common ones of English, most of which are one token.
 constexpr std::array<std::string_view, 256> kWords = {
     "the",      "be",      "to",      "of",     "and",     "in",     "that",     "have",   "it",
     "for",      "not",     "on",      "with",   "he",      "as",     "you",      "do",     "at",
@@ -53,6 +54,15 @@ constexpr std::array<std::string_view, 256> kWords = {
     "children", "begin",   "got",     "walk",   "example", "ease",   "paper",    "group",  "always",
     "music",    "those",   "both",    "mark",   "letter",  "until",  "mile",     "river",  "car",
     "feet",     "care",    "second",  "enough"};
+
+std::string drawn_words(DrawStream& draws, std::int64_t count) {
+  std::string text;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i > 0) text += ' ';
+    text += kWords[static_cast<std::size_t>(draws.below(kWords.size()))];
+  }
+  return text;
+}
 
 [[noreturn]] void refuse_conversation(const std::string& where, const std::string& why) {
   throw cli::Failure("--conversations " + where + ": " + why);
@@ -237,15 +247,6 @@ std::vector<RecordedConversation> read_conversations(std::string_view text,
   }
   if (conversations.empty()) refuse_conversation(file, "no conversation has a turn of a user");
   return conversations;
-}
-
-std::string drawn_words(DrawStream& draws, std::int64_t count) {
-  std::string text;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (i > 0) text += ' ';
-    text += kWords[static_cast<std::size_t>(draws.below(kWords.size()))];
-  }
-  return text;
 }
 
 ConversationSource::ConversationSource(Options options)

@@ -101,7 +101,4 @@ class ConversationSource {
   const std::string shared_;
 };
 
-// The words of drawn texts: 256 common ones of English, most of which are one token.
-std::string drawn_words(DrawStream& draws, std::int64_t count);
-
 }  // namespace lintel::bench

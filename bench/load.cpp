@@ -216,7 +216,7 @@ std::string description_of(const LoadFlags& flags, const ChatTarget& target,
   return text + ", seed " + std::to_string(*flags.seed) + "; the machine named is the clients'";
 }
 
-// Ctrl-C while it lives: noted, and a second one ends the program. One at a time.
+// Notes Ctrl-C while it lives; a second one ends the program. One object at a time.
 class InterruptWatch {
  public:
   InterruptWatch() {
@@ -238,7 +238,7 @@ class InterruptWatch {
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  bool interrupted() const { return interrupted_ != 0; }
+  static bool interrupted() { return interrupted_ != 0; }
 
  private:
   static constexpr int kSignals[] = {SIGINT, SIGTERM};
@@ -259,7 +259,6 @@ class LoadExperiment {
 
   int run() {
     const InterruptWatch watch;
-    watch_ = &watch;
     start_ = Clock::now();
     begin_ = start_ + duration_of(*flags_.warm_up);
     end_ = begin_ + duration_of(flags_.duration);
@@ -291,10 +290,6 @@ class LoadExperiment {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
 
-  bool is_interrupted() const {
-    return watch_->interrupted() || console_.cancellation().cancelled();
-  }
-
   // REQUIRES: mutex_ is held. No conversation runs, and none will begin.
   bool is_exhausted() const { return error_ != nullptr || (all_begun_ && running_ == 0); }
 
@@ -302,7 +297,7 @@ class LoadExperiment {
   template <typename IsOver>
   void wait_until(Clock::time_point time, IsOver is_over) {
     std::unique_lock lock(mutex_);
-    while (!is_over() && !is_interrupted()) {
+    while (!is_over() && !InterruptWatch::interrupted()) {
       const Clock::time_point now = Clock::now();
       if (!cpu_at_begin_ && now >= begin_) cpu_at_begin_ = process_cpu_seconds();
       if (now >= time) return;
@@ -361,7 +356,7 @@ class LoadExperiment {
       const Clock::time_point due = start_ + duration_of(times[i]);
       wait_until(due, [this] { return error_ != nullptr; });
       std::unique_lock lock(mutex_);
-      if (error_ || is_interrupted()) return;
+      if (error_ || InterruptWatch::interrupted()) return;
       arrived_.push_back({static_cast<std::int64_t>(i), due});
       ++running_;
       const bool wants_thread = arrived_.size() > idle_ &&
@@ -489,9 +484,9 @@ class LoadExperiment {
     if (counts_->answered() > 0) return code;
     console_.flush();
     const std::string error = counts_->first_error();
-    const std::string why = !error.empty()     ? "; " + error
-                            : is_interrupted() ? "; it was interrupted"
-                                               : "; --duration and --drain are over";
+    const std::string why = !error.empty()                  ? "; " + error
+                            : InterruptWatch::interrupted() ? "; it was interrupted"
+                                                            : "; --duration and --drain are over";
     console_.err("lintel-bench: no request was answered" + why + "\n");
     return counts_->all_unreached() ? cli::kUnavailable : cli::kFailed;
   }
@@ -503,7 +498,6 @@ class LoadExperiment {
   Measurement measurement_;
   std::optional<cli::Progress> progress_;
   std::int64_t shown_seconds_ = 0;
-  const InterruptWatch* watch_ = nullptr;
   Clock::time_point start_, begin_, end_;  // of the run; of the window
   Cancellation cancellation_;
   std::vector<std::thread> threads_;

@@ -22,6 +22,7 @@
 #include <thread>
 #include <utility>
 
+#include "bench/chat_client.h"
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "client/lib/client.h"
@@ -241,7 +242,7 @@ class StreamingClient {
       : options_(options),
         begun_(started),
         seed_(first_seed),
-        channel_(open_channel(options)),
+        channel_(unshared_channel(options.address, options.tls, options.token)),
         client_(channel_, std::chrono::minutes(10), options.token),
         http_(options.http ? std::make_unique<ConnectClient>(options.address) : nullptr) {}
 
@@ -288,15 +289,6 @@ class StreamingClient {
   const Throughput& seen() const { return seen_; }
 
  private:
-  static std::shared_ptr<grpc::Channel> open_channel(const ThroughputOptions& options) {
-    grpc::ChannelArguments arguments;
-    // Channels to one address share a connection by default.
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    return make_channel(options.address, options.tls, /*sends_token=*/!options.token.empty(),
-                        /*proxy=*/"", std::move(arguments));
-  }
-
   bool try_delete(const std::string& id) {
     try {
       client_.delete_session(id);
