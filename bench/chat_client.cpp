@@ -19,15 +19,15 @@ namespace {
 using ChatJson = nlohmann::ordered_json;
 using Outcome = ChatAnswer::Outcome;
 
-// Of an answer's text: no answer to max_tokens is that long.
+// Limit on the text of an answer, which max_tokens keeps far below it.
 constexpr std::size_t kMaxAnswerBytes = std::size_t{64} << 20;
 constexpr std::size_t kMaxErrorBytes = 300;
 
-// For the server to say what it serves.
+// Time for the server to say what it serves.
 constexpr std::chrono::milliseconds kPatienceForModel{30'000};
 
-// What stands for an answer without content, such as one whose reasoning took all its tokens:
-// servers refuse messages without a text.
+// Replaces an answer without content, such as one whose reasoning took all its tokens, in the
+// prompts of later turns: servers refuse messages without a text.
 constexpr const char* kNoAnswer = "...";
 
 const ChatJson* part_of(const ChatJson* object, const char* name) {
@@ -54,7 +54,7 @@ void set_failed(ChatAnswer& answer, std::string status, const std::string& error
   answer.error = one_line(shorten(error, kMaxErrorBytes));
 }
 
-// "error": {"message", "type", "code"} or {"error": TEXT}, of a body or within a stream.
+// Reads "error": {"message", "type", "code"} or "error": TEXT, of a body or an event.
 void read_error(const ChatJson& whole, ChatAnswer& answer) {
   const ChatJson* const error = part_of(&whole, "error");
   std::string message = text_part(error, "message");
@@ -66,8 +66,8 @@ void read_error(const ChatJson& whole, ChatAnswer& answer) {
 
 bool is_refusal(int status) { return status == 429 || status == 503 || status == 529; }
 
-// An error within a stream, whose status was 200. Its code may be the status that it would have
-// had; types are those of OpenAI, llama.cpp and Anthropic.
+// Reads an error within a stream, whose status was 200. Its code may be the status that it would
+// have had; types are those of OpenAI, llama.cpp and Anthropic.
 void read_stream_error(const ChatJson& event, ChatAnswer& answer) {
   const ChatJson* const error = part_of(&event, "error");
   std::optional<std::int64_t> code;
@@ -92,7 +92,7 @@ void add_text(ChatAnswer& answer, const std::string& text) {
   answer.text += text;
 }
 
-// Of an answer that is no stream, as its status has it.
+// Sets the outcome of an answer that is no stream, by its status.
 void read_refusal(const HttpAnswer& reply, ChatAnswer& answer) {
   if (reply.status == 200) {
     set_failed(answer, "stream",
@@ -119,7 +119,7 @@ void read_failure(const HttpFailure& failure, ChatAnswer& answer) {
              failure.what());
 }
 
-// is_connected: of the channel, after the call.
+// is_connected: the channel has a connection after the call.
 void read_call_error(const CallError& error, bool cancelled, bool is_connected,
                      ChatAnswer& answer) {
   if (cancelled && error.code() == grpc::StatusCode::CANCELLED) {
@@ -256,7 +256,7 @@ ChatClient::~ChatClient() = default;
 
 std::string ChatClient::find_model() {
   if (client_ != nullptr) {
-    // By its own connection: it can say why there is none.
+    // A client with a connection of its own says why there is none.
     Client::Options options;
     options.address = target_.address;
     options.deadline = std::min(target_.timeout, kPatienceForModel);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns of conversations over each of the APIs that a server may have, and what a client sees of
-// them.
+// ChatClient: asks turns of conversations over each of the APIs that a server may have, and notes
+// the times, texts and usage of their answers.
 #pragma once
 
 #include <chrono>
@@ -45,7 +45,7 @@ struct ChatQuestion {
   std::uint64_t seed = 0;
 };
 
-// What became of one turn.
+// The outcome of one turn.
 struct ChatAnswer {
   using Clock = std::chrono::steady_clock;
   enum class Outcome {
@@ -56,27 +56,28 @@ struct ChatAnswer {
   };
 
   Outcome outcome = Outcome::kFailed;
-  // Where it was refused or failed: "429", "RESOURCE_EXHAUSTED", or "connection" (none came about),
-  // "broken" (the answer did not end), "timeout", "stream" (the answer is none), or the type of an
-  // error within a stream.
+  // Reason why the turn was refused or failed: "429", "RESOURCE_EXHAUSTED", "connection" (none came
+  // about), "broken" (the answer did not end), "timeout", "stream" (the answer is none), or the
+  // type of an error within a stream. Empty: it was neither.
   std::string status;
   std::string error;  // for people, one line
   std::string text;   // without reasoning
-  // When text came, reasoning included: once for each message that had some.
+  // Times of the messages that had text or reasoning.
   std::vector<Clock::time_point> arrivals;
-  // As the server counts them; absent: it does not say.
+  // Counts of the server; absent: it does not say.
   std::optional<std::int64_t> prompt_tokens;  // cached ones included
   std::optional<std::int64_t> cached_tokens;
   std::optional<std::int64_t> generated_tokens;
 };
 
-// A stream of OpenAI's chat completions as an answer; of other servers' dialects, too: reasoning as
-// reasoning_content or reasoning, llama.cpp's timings where the usage has no cached tokens.
+// Reads an answer from a stream of OpenAI's chat completions, also in the dialects of other
+// servers: reasoning as reasoning_content or reasoning, llama.cpp's timings where the usage has no
+// cached tokens.
 class OpenAiStream {
  public:
   explicit OpenAiStream(ChatAnswer& answer) : answer_(answer) {}
   void add(const ServerEvent& event, ChatAnswer::Clock::time_point now);
-  // The stream has ended: the outcome.
+  // Sets the outcome when the stream has ended.
   void finish();
 
  private:
@@ -85,7 +86,7 @@ class OpenAiStream {
   bool has_error_ = false;
 };
 
-// A stream of Anthropic's Messages.
+// Reads an answer from a stream of Anthropic's Messages.
 class AnthropicStream {
  public:
   explicit AnthropicStream(ChatAnswer& answer) : answer_(answer) {}
@@ -94,7 +95,7 @@ class AnthropicStream {
 
  private:
   ChatAnswer& answer_;
-  // Of the prompt: input_tokens, cache_creation_input_tokens, cache_read_input_tokens.
+  // Tokens of the prompt: input_tokens, cache_creation_input_tokens, cache_read_input_tokens.
   std::optional<std::int64_t> read_, written_, cached_;
   bool is_done_ = false;
   bool has_error_ = false;
@@ -118,8 +119,8 @@ class ChatClient {
   // the API needs. Returns the model's name.
   std::string find_model();
 
-  // Over gRPC: returns when there is a connection, or after a second. A first attempt may fail
-  // though the server listens (see kConnectTime). Over HTTP the first request connects.
+  // Waits a second at most for a connection over gRPC, whose first attempt may fail though the
+  // server listens (see kConnectTime). Over HTTP the first request connects.
   void connect();
 
   ChatAnswer ask(const ChatQuestion& question, Cancellation& cancellation);

@@ -107,7 +107,7 @@ void add_turns(const RecordedJson& turns, const std::string& where, RecordedConv
   }
 }
 
-// Messages of either form. Texts of one speaker in a row are joined.
+// Adds messages of either form. Texts of one speaker in a row are joined.
 void add_messages(const RecordedJson& messages, const char* speaker, const char* content,
                   const std::string& where, RecordedConversation& to) {
   bool after_answer = true;

@@ -71,17 +71,17 @@ struct RecordedConversation {
   std::vector<Turn> turns;  // not empty
 };
 
-// A line each, or an array of all, in one of three forms:
+// Reads conversations, one a line or all in an array, in one of three forms:
 //   {"system": TEXT, "turns": [{"user": TEXT or "user_words": N, "answer_tokens": N}]}
 //   {"messages": [{"role": "system" | "user" | "assistant", "content": TEXT}]}
 //   {"conversations": [{"from": "human" | "gpt", "value": TEXT}]}     (ShareGPT)
-// Of the last two the answers say how long an answer may be: a token for every 4 bytes.
+// The answers of the last two limit the length of the server's, to a token for every 4 bytes.
 // Conversations without a user's turn are left out. Throws cli::Failure naming `file` and the line,
 // and where nothing is left.
 std::vector<RecordedConversation> read_conversations(std::string_view text,
                                                      const std::string& file);
 
-// What the conversations of a run are, by their index. Immutable; any number of threads.
+// The conversations of a run, by their index. Immutable; any number of threads.
 class ConversationSource {
  public:
   struct Options {

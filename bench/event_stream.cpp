@@ -14,9 +14,9 @@ namespace lintel::bench {
 namespace {
 
 constexpr long kConnectMilliseconds = 10'000;
-// How long a cancellation may go unnoticed.
+// Interval at which a transfer looks for a cancellation.
 constexpr int kPollMilliseconds = 50;
-// Of a body that on_bytes does not receive. More of it ends the connection.
+// Limit on a body that on_bytes does not receive; a longer one ends the connection.
 constexpr std::size_t kMaxKeptBytes = std::size_t{1} << 20;
 
 struct CurlListDeleter {
@@ -228,7 +228,7 @@ HttpAnswer HttpStream::send(const Request& request, const OnBytes& on_bytes,
     if (done->msg == CURLMSG_DONE) code = done->data.result;
   }
   transfer.read_head();
-  // Where the transfer has not ended this closes its connection.
+  // Closes the connection of a transfer that has not ended.
   curl_multi_remove_handle(multi, curl);
 
   if (cancelled) throw HttpFailure(HttpFailure::Kind::kCancelled, "cancelled");

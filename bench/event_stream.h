@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Server-sent events as a client reads them: from bytes, and from the answer of a POST over
+// EventReader and HttpStream: server-sent events, out of bytes and of the answers to requests over
 // libcurl.
 #pragma once
 
@@ -23,15 +23,15 @@ struct ServerEvent {
   std::string data;  // the lines of "data:", with a newline between them
 };
 
-// Events of a stream that arrives in pieces, cut anywhere (WHATWG HTML, section 9.2). Comments,
-// fields with other names and events without data are dropped, and so is an event that the end of
-// the stream cuts off. One thread at a time.
+// Reads the events of a stream that arrives in pieces, cut anywhere (WHATWG HTML, section 9.2).
+// Comments, fields with other names and events without data are dropped, and so is an event that
+// the end of the stream cuts off. One thread at a time.
 class EventReader {
  public:
-  // Of one event.
+  // Limit on one event.
   static constexpr std::size_t kMaxBytes = std::size_t{16} << 20;
 
-  // Calls `on_event` for each event that ends within `bytes`. What it throws leaves the function.
+  // Calls `on_event` for each event that ends within `bytes`; its exceptions leave the function.
   // Throws std::length_error for an event of more than kMaxBytes.
   void add(std::string_view bytes, const std::function<void(const ServerEvent&)>& on_event);
 
@@ -55,7 +55,7 @@ struct HttpBase {
   static HttpBase parse(const std::string& text);
 };
 
-// No answer came, or it broke off: the reason in one printable line.
+// The reason why no answer came, or why it broke off, in one printable line.
 class HttpFailure : public std::runtime_error {
  public:
   enum class Kind { kConnect, kBroken, kTimeout, kCancelled };
@@ -89,10 +89,11 @@ class HttpStream {
     std::optional<std::string> body;   // posted; absent: a GET
     std::chrono::milliseconds timeout{300'000};
   };
-  // Called for the bytes of an answer of status 200 and type text/event-stream, as they come. What
-  // it throws leaves send().
+  // Called for the bytes of an answer of status 200 and type text/event-stream, as they come.
+  // Its exceptions leave send().
   using OnBytes = std::function<void(std::string_view)>;
-  // Throws HttpFailure. `on_bytes` may be null: of each answer the beginning is kept.
+  // Returns the answer when it has ended. Throws HttpFailure. `on_bytes` may be null: the beginning
+  // of each answer is kept.
   HttpAnswer send(const Request& request, const OnBytes& on_bytes, Cancellation& cancellation);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lintel-bench load: conversations with a server, and what its users see.
+// lintel-bench load: conversations with a server, and the times, rates and refusals that its users
+// see.
 #include <signal.h>
 
 #include <algorithm>
@@ -65,9 +66,9 @@ Examples:
 
 Exit status: 0 a request was answered, 1 none was, 2 the command line makes no sense, 3 no server.)";
 
-// How long a user waits after a turn that was refused or failed.
+// Wait of a user after a turn that was refused or failed.
 constexpr std::chrono::milliseconds kAfterRefusal{100};
-// How often the run looks for Ctrl-C and draws its progress.
+// Interval at which the run looks for Ctrl-C and draws its progress.
 constexpr std::chrono::milliseconds kLookAround{100};
 constexpr double kMostSeconds = 7 * 24 * 3600;
 constexpr double kMostArrivals = 10e6;
@@ -108,7 +109,7 @@ ChatApi parse_api(std::string_view flag, std::string_view text) {
   refuse(flag, text, "openai, anthropic, grpc or generate");
 }
 
-// 0 or more.
+// Parses 0 or more.
 Parse<double> seconds_or_none() {
   return [](std::string_view flag, std::string_view text) {
     const double number = cli::parse_double(flag, text);
@@ -117,7 +118,7 @@ Parse<double> seconds_or_none() {
   };
 }
 
-// The flags with what they leave open.
+// Checks the flags, and sets those that were left open.
 LoadFlags completed(LoadFlags flags) {
   if (flags.users && flags.rate) throw cli::UsageError("--users and --rate exclude each other");
   if (!flags.users && !flags.rate) flags.users = 8;
@@ -290,7 +291,7 @@ class LoadExperiment {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
 
-  // REQUIRES: mutex_ is held. No conversation runs, and none will begin.
+  // True if no conversation runs, and none will begin. REQUIRES: mutex_ is held.
   bool is_exhausted() const { return error_ != nullptr || (all_begun_ && running_ == 0); }
 
   // Waits until `time`, for Ctrl-C, or until `is_over`, which is called with mutex_ held.
@@ -314,7 +315,7 @@ class LoadExperiment {
     }
   }
 
-  // N users.
+  // Users (--users).
 
   void begin_users() {
     for (int i = 0; i < *flags_.users; ++i) {
@@ -344,7 +345,7 @@ class LoadExperiment {
     return flags_.count > 0 ? flags_.count : std::numeric_limits<std::int64_t>::max();
   }
 
-  // Arrivals at a rate.
+  // Arrivals (--rate).
 
   void let_arrive() {
     std::vector<double> times =
@@ -365,7 +366,7 @@ class LoadExperiment {
       if (wants_thread) begin_thread([this] { serve_arrivals(); });
       arrival_.notify_one();
     }
-    // Where --count did not end them the window has its length, though no more arrive within it.
+    // A window whose arrivals --count did not end has its length, though no more arrive within it.
     const std::lock_guard lock(mutex_);
     all_begun_ = is_cut;
   }
@@ -390,9 +391,10 @@ class LoadExperiment {
     }
   }
 
-  // Both.
+  // Threads and conversations of both.
 
-  // REQUIRES: running_ counts what `work` does; of arrivals it counts by itself.
+  // Runs `work` on a thread of its own. REQUIRES: running_ counts a user's work; arrivals count
+  // their conversations themselves.
   template <typename Work>
   void begin_thread(Work work) {
     threads_.emplace_back([this, work] {
@@ -414,14 +416,14 @@ class LoadExperiment {
     return duration_of(std::min(thinks.exponential(flags_.think_time), kMostSeconds));
   }
 
-  // False: the run is over.
+  // Returns false when the run is over.
   bool sleep_until(Clock::time_point time) {
     std::unique_lock lock(mutex_);
     return !over_.wait_until(lock, time, [this] { return is_over_; });
   }
 
-  // One conversation. is_drawn: it has arrived by itself, though the run may be over since.
-  // Returns whether all of it was answered.
+  // Asks one conversation. is_drawn: it has arrived by itself, though the run may be over since.
+  // Returns true if all of it was answered.
   bool converse(ChatClient& client, DrawStream& thinks, const Arrival& arrival, bool is_drawn) {
     PlannedConversation planned = source_.at(arrival.index);
     ChatQuestion question{.system = std::move(planned.system)};
@@ -429,7 +431,7 @@ class LoadExperiment {
     for (std::size_t turn = 0; turn < planned.turns.size(); ++turn) {
       if (turn > 0) due = Clock::now() + think_time(thinks);
       TurnRecord record{.due = due, .turn = static_cast<int>(turn)};
-      // What has arrived is sent within --drain, too.
+      // A conversation that has arrived is sent within --drain, too.
       const bool may_begin = sleep_until(due) || (is_drawn && turn == 0);
       if (!may_begin) return false;
       if (cancellation_.cancelled()) {
@@ -440,7 +442,7 @@ class LoadExperiment {
       }
       question.text = std::move(planned.turns[turn].text);
       question.max_tokens = planned.turns[turn].answer_tokens;
-      // Within 31 bits, as some servers want it.
+      // Some servers want seeds of 31 bits.
       question.seed =
           (*flags_.seed + static_cast<std::uint64_t>(arrival.index) * 1009 + turn) & 0x7fffffff;
       record.sent = Clock::now();
@@ -458,7 +460,7 @@ class LoadExperiment {
     counts_->add(record);
   }
 
-  // Lets what runs end, within --drain; then all threads have ended.
+  // Waits --drain for conversations that run, cancels the others and joins all threads.
   void end_run(bool at_once) {
     {
       const std::lock_guard lock(mutex_);

@@ -9,9 +9,9 @@
 namespace lintel::bench {
 namespace {
 
-// Statuses with rows of their own; servers choose their names.
+// Statuses with rows of their own, at most: servers choose their names.
 constexpr std::size_t kMostStatuses = 32;
-// Turns with rows of their own.
+// Turns with rows of their own, at most.
 constexpr int kMostTurns = 16;
 
 double seconds_to(LoadCounts::Clock::time_point from, LoadCounts::Clock::time_point to) {
@@ -80,7 +80,7 @@ void LoadCounts::add(const TurnRecord& record) {
   for (const Clock::time_point arrival : answer.arrivals) {
     if (holds(arrival)) tokens_ += weight;
   }
-  // Of an answer without a text, such as an end at once.
+  // An answer without a text, such as one that ends at once, may have tokens.
   if (answer.arrivals.empty() && holds(record.end)) {
     tokens_ += static_cast<double>(answer.generated_tokens.value_or(0));
   }

@@ -17,8 +17,8 @@
 
 namespace lintel::bench {
 
-// A distribution in bounded memory: of more than kKept samples, so many that are chosen by chance
-// stand for all in quantiles. Count, mean and most are exact.
+// A distribution in bounded memory. Beyond kKept samples, quantiles are those of kKept that are
+// chosen by chance; count, mean and most are exact.
 class SampleSet {
  public:
   static constexpr std::size_t kKept = 1'000'000;
@@ -41,14 +41,14 @@ class SampleSet {
 struct TurnRecord {
   using Clock = ChatAnswer::Clock;
   Clock::time_point due;   // when it was to be sent: times are counted from here
-  Clock::time_point sent;  // of what was never sent: `end`
+  Clock::time_point sent;  // equal to `end` where it never was
   Clock::time_point end;
   int turn = 0;  // of its conversation, from 0
   ChatAnswer answer;
 };
 
-// Turns that are due within the window are counted, whenever they end; rates are of what came
-// within it. One thread at a time.
+// Counts turns that are due within the window, whenever they end; rates have the answers and tokens
+// that came within it. One thread at a time.
 class LoadCounts {
  public:
   using Clock = ChatAnswer::Clock;
@@ -61,7 +61,7 @@ class LoadCounts {
   LoadCounts(Clock::time_point begin, Clock::time_point end, Bounds bounds)
       : begin_(begin), end_(end), bounds_(bounds) {}
 
-  // The window ends earlier. REQUIRES: nothing that was added came after `time`.
+  // Ends the window earlier. REQUIRES: nothing that was added came after `time`.
   void end_at(Clock::time_point time);
   void add(const TurnRecord& record);
 
@@ -72,12 +72,13 @@ class LoadCounts {
   std::int64_t turns() const { return answered_ + refused_ + failed_ + unfinished_; }
   double seconds() const;
   double tokens_per_second() const { return tokens_ / seconds(); }
-  // Whether turns failed, and all of them because no connection came about.
+  // True if there were turns, and all of them failed because no connection came about.
   bool all_unreached() const;
-  // "429: the queue is full", of what was refused or failed most often; empty: nothing was.
+  // The most frequent status and its first error, "429: the queue is full"; empty: no turn was
+  // refused or failed.
   std::string first_error() const;
 
-  // `load` names the row: "64 users". cpu_seconds: of the clients, in the window.
+  // `load` names the row: "64 users". cpu_seconds: CPU of the clients in the window.
   void add_to(Measurement& measurement, const std::string& load, double cpu_seconds) const;
 
  private:
@@ -111,7 +112,7 @@ class LoadCounts {
   const Clock::time_point begin_;
   Clock::time_point end_;
   const Bounds bounds_;
-  // Of turns that were due within the window.
+  // Turns that were due within the window.
   std::int64_t answered_ = 0, refused_ = 0, failed_ = 0, unfinished_ = 0;
   std::int64_t within_bounds_ = 0;
   std::int64_t uncounted_ = 0;  // answered, and the server did not say how many tokens
@@ -119,7 +120,7 @@ class LoadCounts {
   std::map<std::string, Status> statuses_;
   std::map<int, OfTurn> by_turn_;
   SampleSet first_token_, between_messages_, per_token_, whole_, late_;  // seconds
-  // Of what came within it.
+  // Answers and tokens that came within it.
   std::int64_t answers_ = 0, good_answers_ = 0;
   double tokens_ = 0, prompt_tokens_ = 0, cached_tokens_ = 0;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What concurrent clients see of the server through gRPC, and what it keeps of the speed in
-// process.
+// lintel-bench serve: throughput and waiting times of concurrent clients over gRPC, and their ratio
+// to the speed in process.
 #include <memory>
 
 #include "bench/commands.h"

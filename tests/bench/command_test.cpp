@@ -153,7 +153,7 @@ TEST_CASE("large of a model of our own format names the command for it") {
   CHECK(result.err.find("lintel-bench speed") != std::string::npos);
 }
 
-TEST_CASE("large names every figure of given weights, and what their type loses") {
+TEST_CASE("large names every figure of given weights, and the bits that their type loses") {
   const Bench bench;
   const Result result = bench.succeed(
       {"large", "--model", LINTEL_TEST_DATA "/../weights/text-rwkv7-small", "--weight-type", "int8",

@@ -36,7 +36,7 @@ std::size_t words_in(const std::string& text) {
   return static_cast<std::size_t>(std::ranges::count(text, ' ')) + 1;
 }
 
-// Of a file that is refused: why.
+// The reason why a file is refused; empty: it is not.
 std::string refusal_of(const std::string& text) {
   try {
     read_conversations(text, "talks.jsonl");
@@ -120,7 +120,7 @@ TEST_CASE("no two conversations begin alike, unless a shared prefix is asked for
   CHECK(sharing.at(0).turns[1].text == source.at(0).turns[1].text);
 }
 
-TEST_CASE("conversations of a file come in turn, and what it leaves open is drawn") {
+TEST_CASE("conversations of a file are asked in its order, with open lengths drawn") {
   ConversationSource::Options options = small_talk(3);
   options.recorded = read_conversations(
       "{\"system\":\"Be brief.\",\"turns\":[{\"user\":\"Hello\",\"answer_tokens\":5},"

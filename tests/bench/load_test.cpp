@@ -92,7 +92,8 @@ TEST_CASE("samples beyond the bound on memory still have their count, mean, most
   }
 }
 
-TEST_CASE("a load counts turns that are due in its window, and rates of what comes within it") {
+TEST_CASE(
+    "turns count where they are due in the window, and rates have the tokens that come within it") {
   LoadCounts counts(at_second(10), at_second(20), {});
   counts.add(turn_at(9, {9.5, 10.5}, 10.6));        // due before, ends within
   counts.add(turn_at(11, {12, 12.1, 12.3}, 12.4));  // within
@@ -174,7 +175,7 @@ TEST_CASE("answers without a usage count a token a message, and the report says 
                         Catch::Contains("does not say which tokens of prompts were cached"));
 }
 
-TEST_CASE("a load whose turns all found no server differs from one that was refused") {
+TEST_CASE("turns that all found no server are unreached, and refused ones are not") {
   LoadCounts counts(at_second(0), at_second(10), {});
   CHECK_FALSE(counts.all_unreached());
   TurnRecord record = refusal_at(1, "connection");
@@ -212,7 +213,7 @@ TEST_CASE("a stream of chat completions is an answer with its text, times and us
   CHECK(answer.generated_tokens.value() == 4);
 }
 
-TEST_CASE("streams of other servers: timings of llama.cpp, no usage, null members") {
+TEST_CASE("streams of other servers may have llama.cpp's timings, null members and no usage") {
   const ChatAnswer timed = answer_of<bench::OpenAiStream>(
       {{"", R"({"choices":[{"delta":{"role":"assistant","content":null}}]})"},
        {"", R"({"choices":[{"delta":{"content":"a"},"finish_reason":"length"}],)"

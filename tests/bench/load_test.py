@@ -21,7 +21,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "weights/text-rwkv7-small"
 APIS = ("openai", "anthropic", "grpc", "generate")
-# Of a run that ends with its conversations.
+# Flags of a run that ends with its conversations.
 SMALL = ["--warm-up", "0", "--duration", "120", "--prompt-words", "5", "--answer-tokens", "8"]
 DONE = 'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n', "data: [DONE]\n\n"
 
@@ -93,7 +93,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def catch_interrupts():
-    """In the child: a test that runs in the background of a shell has SIGINT ignored."""
+    """Restores SIGINT in the child: a test that runs in the background of a shell has it ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
