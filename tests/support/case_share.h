@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The share of a sweep's cases that a run goes through: all of them at night, else some, which
-// each day draws anew.
+// The share of a sweep's cases that a run goes through: all of them at night, else some, drawn
+// differently each day.
 #pragma once
 
 #include <chrono>
