@@ -43,7 +43,7 @@
 #include "server/grpc/grpc_calls.h"
 #include "server/grpc/introspection.h"
 #include "server/grpc/listener.h"
-#include "server/grpc/port_credentials.h"
+#include "server/grpc/port_guard.h"
 #include "server/http/connect/routes.h"
 #include "server/http/kserve/routes.h"
 #include "server/http/transport/body_work.h"

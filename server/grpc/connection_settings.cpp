@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "server/grpc/header_guard.h"
+#include "server/grpc/port_guard.h"
 #include "server/rpc/message_bounds.h"
 
 namespace lintel {

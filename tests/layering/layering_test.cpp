@@ -118,7 +118,6 @@ TEST_CASE("headers that one file of their module includes, and no test, are on t
       "server/engine/particle_filter.h",
       "server/engine/worker.h",
       "server/grammar/schema_reader.h",
-      "server/grpc/header_guard.h",  // replaces a function of gRPC's
       "server/openai/http/completion.h",
       "server/http/ui/page_files.h",  // of a generated file
       "server/sessions/storage/redis/redis_link.h",

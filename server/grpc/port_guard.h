@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The security of the server's port.
+// Guards of the gRPC port: TLS, tokens, and the length of header fields.
 #pragma once
 
 #include <grpcpp/security/server_credentials.h>
@@ -28,5 +28,10 @@ enum class LocalPort { kTcp, kUnixSocket };
 std::shared_ptr<grpc::ServerCredentials> port_credentials(
     std::shared_ptr<Certificates> certificates, std::shared_ptr<const BearerTokens> tokens,
     LocalPort local_port, RequestCounters& counters);
+
+// Closes connections, from now on, when a header field is longer than the longest coding of
+// `max_metadata_bytes`. Applies to the whole process: its servers share the largest bound that was
+// asked for. Thread-safe.
+void guard_header_fields(int max_metadata_bytes);
 
 }  // namespace lintel
