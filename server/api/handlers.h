@@ -21,7 +21,6 @@
 #include "server/core/threads.h"
 #include "server/models/model_manager.h"
 #include "server/observability/logging.h"
-#include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/rpc/message_bounds.h"
 #include "server/rpc/rpc.h"

@@ -17,7 +17,6 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/request_memory.h"
-#include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/rpc/rpc.h"
 #include "server/rpc/status.h"

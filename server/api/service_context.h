@@ -14,7 +14,6 @@
 #include "server/models/model_aliases.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
-#include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/sessions/named_states.h"
 #include "server/sessions/persistence/persistent_sessions.h"

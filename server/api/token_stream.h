@@ -17,7 +17,6 @@
 #include "server/engine/request.h"
 #include "server/engine/token_sink.h"
 #include "server/models/model_registry.h"
-#include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 
 namespace lintel {

@@ -14,7 +14,6 @@
 #include "server/core/request_memory.h"
 #include "server/models/model_manager.h"
 #include "server/openai/response_store.h"
-#include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"

@@ -12,7 +12,6 @@
 #include "server/http/transport/http_message.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
-#include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/persistence/stored_chat_states.h"

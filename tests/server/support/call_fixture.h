@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "server/api/prepare_generation.h"
-#include "server/rpc/active_calls.h"
+#include "server/rpc/call_scope.h"
 #include "server/rpc/rpc.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/support/catch.h"
