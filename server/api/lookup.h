@@ -11,8 +11,8 @@
 
 #include "server/api/service_context.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/lease.h"
 #include "server/sessions/named_states.h"
+#include "server/sessions/session.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {

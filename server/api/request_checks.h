@@ -18,8 +18,8 @@
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/rpc/status.h"
-#include "server/sessions/lease.h"
 #include "server/sessions/persistence/persistent_request.h"
+#include "server/sessions/session.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {

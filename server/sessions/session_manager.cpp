@@ -12,7 +12,7 @@
 #include "model/core/state_bytes.h"
 #include "model/lora/adapter.h"
 #include "server/core/random_bytes.h"
-#include "server/sessions/session_record.h"
+#include "server/sessions/session.h"
 
 namespace lintel {
 namespace {

@@ -19,7 +19,7 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/sessions/adapter_table.h"
-#include "server/sessions/lease.h"
+#include "server/sessions/session.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"

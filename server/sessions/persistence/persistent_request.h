@@ -16,10 +16,10 @@
 #include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/lease.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/persistence/call_writer.h"
 #include "server/sessions/persistence/paged_state.h"
+#include "server/sessions/session.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/storage/session_storage.h"
 
