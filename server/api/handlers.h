@@ -22,7 +22,6 @@
 #include "server/models/model_manager.h"
 #include "server/observability/logging.h"
 #include "server/rpc/call_scope.h"
-#include "server/rpc/message_bounds.h"
 #include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 

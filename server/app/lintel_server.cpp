@@ -60,7 +60,7 @@
 #include "server/openai/http/routes.h"
 #include "server/openai/response_store.h"
 #include "server/openai/sealer.h"
-#include "server/rpc/message_bounds.h"
+#include "server/rpc/rpc.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
 #include "server/sessions/storage/document_storage.h"

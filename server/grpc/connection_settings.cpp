@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "server/grpc/port_guard.h"
-#include "server/rpc/message_bounds.h"
+#include "server/rpc/rpc.h"
 
 namespace lintel {
 namespace {

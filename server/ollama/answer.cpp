@@ -12,7 +12,7 @@
 #include "server/chat/chat_output.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/openai/json.h"
-#include "server/rpc/message_bounds.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

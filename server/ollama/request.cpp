@@ -19,8 +19,8 @@
 #include "server/chat/chat_output.h"
 #include "server/openai/members.h"
 #include "server/rpc/ignored_members.h"
-#include "server/rpc/message_bounds.h"
 #include "server/rpc/request_budget.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

@@ -8,8 +8,8 @@
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
 #include "server/openai/members.h"
-#include "server/rpc/message_bounds.h"
 #include "server/rpc/request_budget.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

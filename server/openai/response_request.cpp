@@ -22,8 +22,8 @@
 #include "server/openai/custom_tools.h"
 #include "server/openai/members.h"
 #include "server/openai/response_items.h"
-#include "server/rpc/message_bounds.h"
 #include "server/rpc/request_budget.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

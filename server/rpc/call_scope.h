@@ -23,14 +23,12 @@
 #include "server/core/mutex.h"
 #include "server/core/request_memory.h"
 #include "server/observability/logging.h"
-#include "server/rpc/message_bounds.h"
+#include "server/rpc/rpc.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/identity.h"
 #include "server/security/quotas.h"
 
 namespace lintel {
-
-class RpcCall;
 
 // Every RPC method of the server: its name for metrics and logs, and the role it needs.
 

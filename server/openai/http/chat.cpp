@@ -15,7 +15,7 @@
 #include "server/openai/chat_request.h"
 #include "server/openai/http/errors.h"
 #include "server/openai/json.h"
-#include "server/rpc/message_bounds.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

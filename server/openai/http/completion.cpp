@@ -28,7 +28,7 @@
 #include "server/openai/http/completion_request.h"
 #include "server/openai/http/errors.h"
 #include "server/openai/json.h"
-#include "server/rpc/message_bounds.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

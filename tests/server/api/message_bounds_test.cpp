@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests are measured in their bytes, before they are parsed.
-#include "server/rpc/message_bounds.h"
 
 #include <string>
 
