@@ -13,7 +13,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
 #include "model/sampling/head.h"
-#include "server/api/params/wire_params.h"
+#include "server/api/params/generate_params.h"
 #include "server/rpc/status.h"
 
 namespace lintel {

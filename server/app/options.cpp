@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/app/options.h"
 
+#include <google/protobuf/descriptor.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,7 +29,7 @@
 #include <vector>
 
 #include "proto/fields/request_fields.h"
-#include "server/api/params/wire_params.h"
+#include "server/api/params/generate_params.h"
 #include "server/config/flags.h"
 #include "server/config/option_values.h"
 #include "server/config/server_options.h"

@@ -13,7 +13,6 @@
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
 #include "server/api/params/generate_params.h"
-#include "server/api/params/wire_params.h"
 #include "server/core/threads.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/json_pieces.h"

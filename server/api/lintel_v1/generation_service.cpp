@@ -8,7 +8,7 @@
 
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/lookup.h"
-#include "server/api/params/wire_params.h"
+#include "server/api/params/generate_params.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"

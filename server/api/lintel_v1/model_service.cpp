@@ -11,7 +11,7 @@
 #include "model/lora/adapter.h"
 #include "model/tokenizer/text_stream.h"
 #include "server/api/lookup.h"
-#include "server/api/params/wire_params.h"
+#include "server/api/params/generate_params.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
 #include "server/rpc/status.h"

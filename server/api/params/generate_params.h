@@ -12,6 +12,14 @@
 
 #include "proto/fields/request_fields.h"
 
+namespace google::protobuf {
+class FieldDescriptor;
+}
+namespace lintel::v1 {
+class GenerateRequest;
+class Values;
+}  // namespace lintel::v1
+
 namespace lintel::api {
 
 // Tokens of a sequence, as ids or as what stands for them.
@@ -105,5 +113,26 @@ using Param =
 
 // The member of `params` that holds kRequestFields[field].
 Param param_of(GenerateParams& params, std::size_t field);
+
+// GenerateParams as messages of lintel.v1, and back: along the table of fields.
+
+// Takes the texts of `wire`.
+GenerateParams read_params(v1::GenerateRequest&& wire);
+Values read_values(v1::Values wire);
+void write_values(const Values& values, v1::Values& wire);
+
+// `wire` is empty. What a parameter has by default is left out.
+void write_params(const GenerateParams& params, v1::GenerateRequest& wire);
+
+// Clears the fields whose change is no change of the answer (RequestField::changes_answer).
+void clear_what_changes_no_answer(v1::GenerateRequest& wire);
+
+// The place of kRequestFields[field] in lintel.v1.
+struct WireField {
+  // The message of the request that holds the field; null: the request itself.
+  const google::protobuf::FieldDescriptor* message = nullptr;
+  const google::protobuf::FieldDescriptor* field = nullptr;
+};
+WireField wire_field(std::size_t field);
 
 }  // namespace lintel::api

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "proto/fields/request_fields.h"
-#include "server/api/params/wire_params.h"
+#include "server/api/params/generate_params.h"
 #include "server/openai/members.h"
 
 namespace lintel {

@@ -6,7 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "server/api/params/wire_params.h"
+#include "lintel/v1/generation.pb.h"
+#include "server/api/params/generate_params.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/service_context.h"
 #include "tests/server/support/service_fixture.h"

@@ -4,7 +4,8 @@
 
 #include <map>
 
-#include "server/api/params/wire_params.h"
+#include "lintel/v1/generation.pb.h"
+#include "server/api/params/generate_params.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {

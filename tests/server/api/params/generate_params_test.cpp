@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "server/api/params/wire_params.h"
+#include "lintel/v1/generation.pb.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {
