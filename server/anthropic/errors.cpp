@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "server/anthropic/message_request.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/transport/response_head.h"
 #include "server/openai/http/errors.h"
 #include "server/rpc/status.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "server/chat/chat_output.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/rpc/rpc.h"
 #include "server/rpc/status.h"

@@ -12,7 +12,7 @@
 
 #include "lintel/v1/chat.pb.h"
 #include "server/core/request_memory.h"
-#include "server/http/encoding/json_pieces.h"
+#include "server/http/encoding/json_bodies.h"
 
 namespace lintel {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "server/chat/chat_output.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/openai/json.h"
 #include "server/rpc/rpc.h"
 #include "server/rpc/status.h"

@@ -15,7 +15,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/core/utf8.h"
 #include "server/core/token_record.h"
-#include "server/http/encoding/json_pieces.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/ollama/request.h"
 
 namespace lintel {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "model/core/sha256.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/ollama/answer.h"
 #include "server/openai/json.h"
 #include "server/openai/named_models.h"

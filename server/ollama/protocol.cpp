@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/transport/response_head.h"
 
 namespace lintel {

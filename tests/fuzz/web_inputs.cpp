@@ -15,7 +15,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/kserve/infer_json.h"
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"

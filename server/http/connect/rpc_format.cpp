@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "google/rpc/status.pb.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"
 

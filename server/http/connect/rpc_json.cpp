@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 
 namespace lintel {
 

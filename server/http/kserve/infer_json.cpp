@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "model/core/utf8.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 
 namespace lintel {
 namespace {

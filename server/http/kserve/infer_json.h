@@ -8,7 +8,7 @@
 
 #include "inference/grpc_service.pb.h"
 #include "model/core/utf8.h"
-#include "server/http/encoding/json_pieces.h"
+#include "server/http/encoding/json_bodies.h"
 
 namespace lintel {
 

@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
-#include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/json_pieces.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/kserve/infer_json.h"
 #include "server/http/transport/response_head.h"

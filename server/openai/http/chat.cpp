@@ -10,7 +10,7 @@
 
 #include "lintel/v1/chat.pb.h"
 #include "server/chat/chat_output.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/http/errors.h"

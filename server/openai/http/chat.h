@@ -16,7 +16,7 @@
 #include "lintel/v1/chat.pb.h"
 #include "model/core/json_reader.h"
 #include "server/core/token_record.h"
-#include "server/http/encoding/json_pieces.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
 #include "server/openai/json.h"

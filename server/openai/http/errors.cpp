@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "proto/fields/field_names.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"

@@ -12,8 +12,7 @@
 #include <utility>
 
 #include "lintel/v1/response.pb.h"
-#include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/json_pieces.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/openai/http/errors.h"
 #include "server/openai/http/responses_socket.h"

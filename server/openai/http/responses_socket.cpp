@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "lintel/v1/response.pb.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/http/transport/websocket.h"
 #include "server/openai/http/connection_turns.h"
 #include "server/openai/http/errors.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lintel/v1/model.pb.h"
-#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_bodies.h"
 #include "server/openai/http/chat.h"
 #include "server/openai/http/completion.h"
 #include "server/openai/http/completion_request.h"

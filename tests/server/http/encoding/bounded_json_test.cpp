@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Untrusted JSON.
-#include "server/http/encoding/bounded_json.h"
-
 #include <limits>
 
+#include "server/http/encoding/json_bodies.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {

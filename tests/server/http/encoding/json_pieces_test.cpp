@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/http/encoding/json_pieces.h"
-
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "server/http/encoding/json_bodies.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {

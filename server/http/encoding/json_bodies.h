@@ -1,19 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0
-// JsonPieces: a document of JSON that is written in pieces.
+// Bodies in JSON: of requests, read within bounds; of answers, written in pieces.
 #pragma once
+
+#include <grpcpp/support/status.h>
 
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "model/core/json_reader.h"
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
+
+// The object that `body` is. Not OK: it is none, or beyond the bounds of JsonBounds or the
+// budget's; the message says what is wrong.
+grpc::Status parse_object(std::string_view body, JsonBudget* budget, nlohmann::json& object);
+
+// The status that refuses a body which could not be read. `what` names the text: "the body".
+grpc::Status json_refusal(const JsonFailure& failure, const std::string& what);
+
+// The JSON as text, with invalid UTF-8 replaced.
+template <typename Json>
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+// The shortest decimal that is read as this float; null where JSON has no number for it.
+nlohmann::ordered_json short_number(float value);
+
+// JsonPieces: a document of JSON that is written in pieces.
 
 // A document of parts, which are written one after the other and freed as they are. So it takes the
 // memory of its parts, and of one piece. Used by one thread at a time.
