@@ -29,7 +29,6 @@
 #include <utility>
 
 #include "server/http/transport/connection_exchange.h"
-#include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/tls_contexts.h"

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request as it is read from a connection, from bytes to what routes get.
+// The head of a request, from bytes to what routes get, and what it alone is refused for.
 #pragma once
+
+#include <grpcpp/support/status.h>
 
 #include <boost/beast/http/basic_parser.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,8 +15,11 @@
 
 #include "server/core/listen_address.h"
 #include "server/http/transport/http_message.h"
+#include "server/http/transport/http_routes.h"
 
 namespace lintel {
+
+struct HttpServerState;
 
 // OriginRules: which web pages may call, and by which names.
 
@@ -105,6 +111,27 @@ class RequestParser final : public boost::beast::http::basic_parser<true> {
   int headers_ = 0;  // then trailers
   bool in_trailers_ = false;
 };
+
+// Refusals of requests by their first line and headers, before their bodies are read.
+
+// A refusal in the shape of the route, or of the request's path if there is no route (null).
+HttpAnswer refusal(const HttpRoutes& routes, const HttpRequest& request, const HttpRoute* route,
+                   int http_status, const grpc::Status& status);
+
+// Returns an answer if the request needs no body: a refusal, or the answer to a browser that asks
+// whether a page may call. Nothing: the request goes to `route`, and has its parameters. If a route
+// was found, `route` is set even with a refusal. `is_http_10`: no host is needed.
+std::optional<HttpAnswer> answer_head(const HttpServerState& state, HttpRequest& request,
+                                      bool is_http_10, const HttpRoute*& route);
+
+// Sets the caller that the request's token names. OK also where no token is asked for.
+grpc::Status identify_caller(const HttpServerState& server, const HttpRoute& route,
+                             HttpRequest& request);
+
+// A line of the log: what no call's line will tell of.
+void log_refusal(const HttpRequest& request, const std::string& peer, int http_status);
+// Logs the exception that is being handled, likewise.
+void log_exception(const std::string& peer) noexcept;
 
 // The refusal of HTTP/2 clients, such as gRPC's, at a port that speaks HTTP/1.1 only.
 
