@@ -10,9 +10,7 @@
 #include <vector>
 
 #include "server/chat/template/calls.h"
-#include "server/chat/template/code_points.h"
 #include "server/chat/template/python_text.h"
-#include "server/chat/template/text_operations.h"
 
 namespace lintel::jinja {
 namespace {

@@ -11,7 +11,6 @@
 #include "model/tokenizer/unicode.h"
 #include "server/chat/template/calls.h"
 #include "server/chat/template/python_text.h"
-#include "server/chat/template/text_operations.h"
 
 namespace lintel::jinja {
 namespace {

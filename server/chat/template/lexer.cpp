@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "model/tokenizer/unicode.h"
-#include "server/chat/template/code_points.h"
+#include "server/chat/template/python_text.h"
 #include "server/chat/template/template.h"
 
 namespace lintel::jinja {

@@ -5,9 +5,8 @@
 #include <string>
 
 #include "server/chat/template/calls.h"
-#include "server/chat/template/code_points.h"
 #include "server/chat/template/interpreter.h"
-#include "server/chat/template/text_operations.h"
+#include "server/chat/template/python_text.h"
 
 namespace lintel::jinja {
 

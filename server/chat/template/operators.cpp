@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "server/chat/template/calls.h"
-#include "server/chat/template/text_operations.h"
+#include "server/chat/template/python_text.h"
 
 namespace lintel::jinja {
 namespace {

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "model/tokenizer/unicode.h"
-#include "server/chat/template/code_points.h"
 #include "server/chat/template/interpreter.h"
 #include "server/chat/template/lexer.h"
+#include "server/chat/template/python_text.h"
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/syntax.h"
 #include "server/chat/template/values.h"

@@ -7,7 +7,6 @@
 
 #include "server/chat/template/calls.h"
 #include "server/chat/template/python_text.h"
-#include "server/chat/template/text_operations.h"
 
 namespace lintel::jinja {
 namespace {

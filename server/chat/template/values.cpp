@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "model/tokenizer/unicode.h"
-#include "server/chat/template/code_points.h"
+#include "server/chat/template/python_text.h"
 
 namespace lintel::jinja {
 namespace {
