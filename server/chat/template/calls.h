@@ -62,7 +62,7 @@ Value slice_of(Arena& arena, const Value& value, const Value& start, const Value
 // Items by an attribute as filters name it, "a.b.0"; numbers are items.
 Value attribute_path(Arena& arena, Value value, const Value& path);
 
-// filters.cpp, tests.cpp; `id` as filter_of and test_of have it. `depth`: of map and the like.
+// builtins.cpp; `id` as filter_of and test_of have it. `depth`: of map and the like.
 Value apply_filter(Arena& arena, int id, const Value& value, const Arguments& arguments,
                    int depth = 0);
 bool apply_test(Arena& arena, int id, const Value& value, const Arguments& arguments);

@@ -171,7 +171,7 @@ struct Syntax {
 // kSyntax or kBound.
 Syntax parse_template(std::string_view source, const TemplateLimits& limits);
 
-// The id of a name; -1: unknown. (filters.cpp, tests.cpp, methods.cpp)
+// The id of a name; -1: unknown. (builtins.cpp, methods.cpp)
 int filter_of(std::string_view name);
 int test_of(std::string_view name);
 int method_of(std::string_view name);
