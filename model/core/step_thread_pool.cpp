@@ -25,7 +25,15 @@ constexpr std::size_t kMostCount = 0xffff;  // more is one thread's
 // After so many looks it is likely that the other thread has lost its core, perhaps to this one.
 constexpr int kLooksBeforeYield = 2'000;
 
-constexpr std::uint32_t bit_of(std::size_t seat) { return std::uint32_t{1} << seat; }
+constexpr std::size_t word_of(std::size_t seat) { return (seat - 1) / 64; }
+constexpr std::uint64_t bit_of(std::size_t seat) { return std::uint64_t{1} << (seat - 1) % 64; }
+
+template <typename Seats>
+std::size_t count_of(const Seats& seats) {
+  std::size_t count = 0;
+  for (const std::uint64_t word : seats) count += static_cast<std::size_t>(std::popcount(word));
+  return count;
+}
 
 }  // namespace
 
@@ -37,15 +45,19 @@ void rest_a_moment() {
 #endif
 }
 
-std::size_t StepThreadPool::threads() const {
-  const auto here = static_cast<std::size_t>(std::popcount(seats_.load(std::memory_order_relaxed)));
-  return std::min(used_, 1 + here);
+StepThreadPool::Seats StepThreadPool::taken_seats() const {
+  Seats seats;
+  for (std::size_t i = 0; i < seats.size(); ++i) {
+    seats[i] = seats_[i].load(std::memory_order_relaxed);
+  }
+  return seats;
 }
 
+std::size_t StepThreadPool::threads() const { return std::min(used_, 1 + count_of(taken_seats())); }
+
 void StepThreadPool::run(std::size_t count, Call call, const void* work) {
-  std::uint32_t seats = seats_.load(std::memory_order_relaxed);
-  const std::size_t threads =
-      std::min({used_, 1 + static_cast<std::size_t>(std::popcount(seats)), count});
+  Seats seats = taken_seats();
+  const std::size_t threads = std::min({used_, 1 + count_of(seats), count});
   if (threads <= 1 || count > kMostCount) return call(work, 0, count, true);
 
   call_ = call;
@@ -54,8 +66,11 @@ void StepThreadPool::run(std::size_t count, Call call, const void* work) {
   ++turn_;
   const auto end_of_share = [&](std::size_t i) { return (i + 1) * count / threads; };
   std::array<std::uint8_t, kMostThreads> helpers;
-  for (std::size_t i = 1; i < threads; ++i, seats &= seats - 1) {
-    helpers[i] = static_cast<std::uint8_t>(std::countr_zero(seats));
+  for (std::size_t i = 1, word = 0; i < threads; ++i) {
+    while (seats[word] == 0) ++word;
+    helpers[i] = static_cast<std::uint8_t>(
+        64 * word + static_cast<std::size_t>(std::countr_zero(seats[word])) + 1);
+    seats[word] &= seats[word] - 1;
     shares_[helpers[i]].left.store(packed(turn_, end_of_share(i - 1), end_of_share(i)),
                                    std::memory_order_release);
   }
@@ -116,18 +131,23 @@ StepThreadPool::Range StepThreadPool::take_last(Share& share) {
 }
 
 std::size_t StepThreadPool::sit_down(std::size_t most) {
-  std::uint32_t seats = seats_.load(std::memory_order_relaxed);
-  for (;;) {
-    const auto seat = static_cast<std::size_t>(std::countr_one(seats >> 1)) + 1;
-    if (seat > most || seat >= kMostThreads) return 0;
-    if (seats_.compare_exchange_weak(seats, seats | bit_of(seat), std::memory_order_relaxed)) {
-      return seat;
+  most = std::min(most, kMostThreads - 1);
+  for (std::size_t word = 0; word < seats_.size(); ++word) {
+    std::uint64_t taken = seats_[word].load(std::memory_order_relaxed);
+    while (~taken != 0) {
+      const std::size_t seat = 64 * word + static_cast<std::size_t>(std::countr_one(taken)) + 1;
+      if (seat > most) return 0;
+      if (seats_[word].compare_exchange_weak(taken, taken | bit_of(seat),
+                                             std::memory_order_relaxed)) {
+        return seat;
+      }
     }
   }
+  return 0;
 }
 
 void StepThreadPool::stand_up(std::size_t seat) {
-  seats_.fetch_and(~bit_of(seat), std::memory_order_relaxed);
+  seats_[word_of(seat)].fetch_and(~bit_of(seat), std::memory_order_relaxed);
 }
 
 bool StepThreadPool::help(std::size_t seat) {

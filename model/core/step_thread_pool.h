@@ -22,7 +22,7 @@ namespace lintel {
 // by one thread, and by itself.
 class StepThreadPool {
  public:
-  static constexpr std::size_t kMostThreads = 32;  // the leader and its helpers
+  static constexpr std::size_t kMostThreads = 128;  // the leader and its helpers
 
   StepThreadPool() = default;
   StepThreadPool(const StepThreadPool&) = delete;
@@ -64,6 +64,9 @@ class StepThreadPool {
   using Call = void (*)(const void* work, std::size_t begin, std::size_t end, bool is_leader);
 
   static constexpr std::size_t kLeader = 0;  // its seat
+  // Bits of the helpers' seats, from the lowest bit of the first word: seat 1.
+  using Seats = std::array<std::uint64_t, kMostThreads / 64>;
+  Seats taken_seats() const;
   // The rest of a seat's share, in a cache line of its own, which the seat's helper polls.
   struct alignas(64) Share {
     std::atomic<std::uint64_t> left{0};
@@ -91,9 +94,9 @@ class StepThreadPool {
   std::exception_ptr failure_;
   std::atomic<bool> has_failed_{false};
 
-  alignas(64) std::atomic<std::uint32_t> seats_{0};  // a bit for each that is taken
-  alignas(64) std::atomic<std::size_t> done_{0};     // of the work, by helpers
-  std::array<Share, kMostThreads> shares_;           // by seat
+  alignas(64) std::array<std::atomic<std::uint64_t>, kMostThreads / 64> seats_{};  // as Seats
+  alignas(64) std::atomic<std::size_t> done_{0};  // of the work, by helpers
+  std::array<Share, kMostThreads> shares_;        // by seat
 };
 
 // Threads that help the leader of a pool, which outlives them, and do nothing else: they poll for

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "model/config/attention_spec.h"
+#include "model/core/step_thread_pool.h"
 #include "tools/describe/suggest.h"
 
 namespace lintel {
@@ -582,7 +583,7 @@ void add_scheduling_flags(Table& flags, ServerOptions& options) {
   flags.number("--speculation-rows", scheduling.speculation_rows, 1, 1024,
                "Rows of a step up to which draft tokens are added; at most those of a step of "
                "prompts alone");
-  flags.number_or_auto("--step-threads", scheduling.step_threads, 1, 32,
+  flags.number_or_auto("--step-threads", scheduling.step_threads, 1, StepThreadPool::kMostThreads,
                        "Threads that share a step while other workers are idle: few streams get "
                        "faster, no token changes. auto: as long as each doubling saves a tenth of "
                        "the step's time, measured while serving, at most one per processor");

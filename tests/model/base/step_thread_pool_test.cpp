@@ -5,6 +5,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -64,6 +65,27 @@ TEST_CASE("seats are taken from the first on, and as many as are wanted") {
   CHECK(team.threads() == StepThreadPool::kMostThreads);
   team.use(4);
   CHECK(team.threads() == 4);
+}
+
+TEST_CASE("128 threads share work, each in its place") {
+  StepThreadPool team;
+  for (std::size_t seat = 1; seat < 128; ++seat) REQUIRE(team.sit_down(SIZE_MAX) == seat);
+  CHECK(team.threads() == 128);
+  // The last seat's helper comes while the leader is at its first part; the others are late.
+  std::vector<Part> by_helper;
+  std::vector<int> done(256);
+  bool has_come = false;
+  team.split(256, [&](std::size_t begin, std::size_t end, bool is_leader) {
+    if (!is_leader) by_helper.push_back({begin, end, is_leader});
+    for (std::size_t i = begin; i < end; ++i) ++done[i];
+    if (is_leader && !std::exchange(has_come, true)) CHECK(team.help(127));
+  });
+  CHECK(done == std::vector<int>(256, 1));
+  REQUIRE_FALSE(by_helper.empty());
+  CHECK(by_helper.front() == Part{254, 255, false});
+  team.stand_up(100);
+  CHECK(team.threads() == 127);
+  CHECK(team.sit_down(SIZE_MAX) == 100);
 }
 
 TEST_CASE("helpers do a part of the work, and no part is done twice") {
