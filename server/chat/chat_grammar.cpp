@@ -141,11 +141,8 @@ Part format_part(const api::ChatParams& request) {
   if (request.format == Format::kPattern) {
     return {json_text({"pattern", request.format_text}), "structured_outputs.regex",
             [&request](grammar::Grammar& grammar, auto*) {
-              // Compiled alone first: the group must not make an expression of an invalid one.
-              std::size_t work = 0;
-              grammar::pattern_dfa(request.format_text, grammar::Spelling::kUtf8, &work);
               return grammar.add_dfa(std::make_shared<const grammar::Dfa>(grammar::pattern_dfa(
-                  "^(?:" + request.format_text + ")$", grammar::Spelling::kUtf8, &work)));
+                  grammar::whole_pattern(request.format_text), grammar::Spelling::kUtf8)));
             }};
   }
   const grammar::SchemaOptions options{.relaxed = !request.strict_schema,
@@ -211,16 +208,6 @@ std::shared_ptr<const grammar::Vocabulary> ChatVocabularies::of(
   if (calls) grammar::warm_masks(*vocabulary, grammar::tool_call_automata(*calls));
   entries_.push_back({tokenizer, num_ids, dialect, vocabulary});
   return vocabulary;
-}
-
-std::string pattern_error(const std::string& pattern, std::size_t& work) {
-  try {
-    const std::size_t left = grammar::kMaxDfaWork - std::min(work, grammar::kMaxDfaWork);
-    grammar::pattern_dfa(pattern, grammar::Spelling::kUtf8, &work, left);
-    return "";
-  } catch (const grammar::GrammarError& error) {
-    return error.reason();
-  }
 }
 
 grpc::Status make_chat_grammar(const api::ChatParams& request, const TemplateTraits& traits,

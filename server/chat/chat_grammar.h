@@ -54,10 +54,6 @@ class ChatVocabularies {
   std::vector<Entry> entries_ GUARDED_BY(mutex_);
 };
 
-// Why a text is no pattern that is served; empty: it is one. Adds the work of finding out to
-// `work`, of which many patterns together have kMaxDfaWork.
-std::string pattern_error(const std::string& pattern, std::size_t& work);
-
 // A format binds the text alone: with tools that may be called an answer is calls, or a document.
 // INVALID_ARGUMENT with the reason UNSUPPORTED_SCHEMA: the field is the path of the keyword, the
 // description names it. Compiles on the caller's thread, within bounds, what the cache does not

@@ -59,6 +59,9 @@ class PatternParser {
     return branches;
   }
 
+  // The top-level alternatives without their outer anchors. REQUIRES: parse() returned.
+  const std::vector<std::string_view>& alternatives() const { return alternatives_; }
+
   [[noreturn]] void refuse() const {
     throw GrammarError(GrammarError::Kind::kUnsupported, "", "pattern " + std::string(text_));
   }
@@ -79,6 +82,7 @@ class PatternParser {
       open[0].anchored_begin = is_look_ahead;
       const bool may_begin = where == Where::kPattern || where == Where::kFirstLookAhead;
       while (may_begin && take('^')) open[0].anchored_begin = true;
+      const std::size_t begin = at_;
       for (bool is_first = true;; is_first = false) {
         const bool begins_text = is_first && where == Where::kPattern && open[0].anchored_begin;
         Branch part;
@@ -96,6 +100,7 @@ class PatternParser {
           break;
         }
       }
+      if (where == Where::kPattern) alternatives_.push_back(text_.substr(begin, at_ - begin));
       while (take('$')) {
         for (Branch& branch : open) branch.anchored_end = true;
       }
@@ -411,6 +416,7 @@ class PatternParser {
   std::string_view text_;
   Expressions& expressions_;
   std::size_t at_ = 0;
+  std::vector<std::string_view> alternatives_;
 };
 
 // Makes an automaton of parsed branches.
@@ -583,6 +589,20 @@ struct FormatDfa {
 Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work,
                 std::size_t most_work) {
   return make_pattern_dfa(pattern, spelling, work, most_work);
+}
+
+std::string whole_pattern(std::string_view pattern) {
+  Expressions expressions;
+  PatternParser parser(pattern, expressions);
+  parser.parse();
+  std::string whole;
+  for (const std::string_view alternative : parser.alternatives()) {
+    if (!whole.empty()) whole += '|';
+    whole += '^';
+    whole += alternative;
+    whole += '$';
+  }
+  return whole;
 }
 
 std::shared_ptr<const Dfa> format_dfa(std::string_view format, Spelling spelling) {

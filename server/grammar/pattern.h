@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "server/grammar/dfa.h"
@@ -17,6 +18,11 @@ namespace lintel::grammar {
 // units of work than `most_work`. Adds its work to *work, if there is one, also where it throws.
 Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work = nullptr,
                 std::size_t most_work = kMaxDfaWork);
+
+// An expression for pattern_dfa() of the texts that `pattern` matches from the first character to
+// the last: "^a$|^b$" of "a|b", of "^a|b$" and of "^a$|^b$". Throws what pattern_dfa() does where
+// `pattern` alone does not parse, in linear time: no automaton is made.
+std::string whole_pattern(std::string_view pattern);
 
 // The texts of a format in the same way; null: it is not served. ASCII, and narrower than the
 // standards: no leap seconds, labels of host names of at most 31 letters and digits, and no zones

@@ -6,6 +6,7 @@
 
 #include "server/chat/chat_output.h"
 #include "server/chat/template/request_json.h"
+#include "server/grammar/pattern.h"
 
 namespace lintel {
 namespace {
@@ -44,13 +45,15 @@ Json function_of_custom_tool(const Json& tool) {
     description = *found;
   }
   Json input = {{"type", "string"}};
+  bool is_strict = false;
   if (format.is_object() && format["type"] == "grammar") {
     const std::string syntax = format["syntax"], definition = format["definition"];
     if (!description.empty()) description += "\n\n";
     description += "`input` is a text of this " +
                    std::string(syntax == "regex" ? "regular expression" : "grammar (Lark)") +
                    ":\n" + definition;
-    if (syntax == "regex") input["pattern"] = "^(?:" + definition + ")$";
+    is_strict = syntax == "regex";
+    if (is_strict) input["pattern"] = grammar::whole_pattern(definition);
   }
   Json function = {{"name", tool["name"]}};
   if (!description.empty()) function["description"] = std::move(description);
@@ -58,6 +61,7 @@ Json function_of_custom_tool(const Json& tool) {
                             {"properties", {{"input", std::move(input)}}},
                             {"required", Json::array({"input"})},
                             {"additionalProperties", false}};
+  if (is_strict) function["strict"] = true;
   return function;
 }
 

@@ -12,7 +12,8 @@ namespace lintel {
 
 // {"name", "description", "parameters"} of a tool {"type": "custom", "name", "description",
 // "format"}. The description ends with the grammar of the format, if it has one; a regular
-// expression is also the text's `pattern`. REQUIRES: each member has its type.
+// expression is also the text's `pattern`, and the function is strict: whole_pattern() throws
+// GrammarError. REQUIRES: each member has its type.
 nlohmann::ordered_json function_of_custom_tool(const nlohmann::ordered_json& tool);
 
 // The arguments of that function in a call with `input`, as JSON.

@@ -18,7 +18,7 @@
 #include "proto/fields/field_names.h"
 #include "proto/fields/request_fields.h"
 #include "proto/fields/unserved_members.h"
-#include "server/chat/chat_grammar.h"
+#include "server/grammar/grammar.h"
 #include "server/openai/custom_tools.h"
 #include "server/openai/members.h"
 #include "server/openai/response_items.h"
@@ -294,7 +294,13 @@ class Reader {
     echo["description"] = part_of(tool, "description");
     echo["format"] = format.is_null() ? Json{{"type", "text"}} : format;
     if (!format.is_null()) check_format(format, at + ".format");
-    Json function = function_of_custom_tool(echo);
+    Json function;
+    try {
+      function = function_of_custom_tool(echo);
+    } catch (const grammar::GrammarError& error) {
+      throw MemberError{at + ".format.definition",
+                        "is not a regular expression that is served: " + error.reason()};
+    }
     tools_.push_back(std::move(echo));
     return function;
   }
@@ -310,14 +316,8 @@ class Reader {
     if (!part_of(format, "definition").is_string()) {
       throw MemberError{at + ".definition", "is not a text"};
     }
-    if (syntax == "lark") {
-      ignore("tools.format=lark");  // shown to the model, and not enforced
-      return;
-    }
-    const std::string wrong = pattern_error(format["definition"], pattern_work_);
-    if (!wrong.empty()) {
-      throw MemberError{at + ".definition", "is not a regular expression that is served: " + wrong};
-    }
+    // Shown to the model, and not enforced.
+    if (syntax == "lark") ignore("tools.format=lark");
   }
 
   static void check_description(const Json& tool, const std::string& at) {
@@ -533,7 +533,6 @@ class Reader {
   Json chat_;  // the body of the chat completion
   Json tools_, choice_, text_, reasoning_;
   std::map<std::string, std::string> tool_types_;  // by name
-  std::size_t pattern_work_ = 0;                   // of the tools' regular expressions
 };
 
 // The names of a chat completion's members, and those in a request for a response.

@@ -63,6 +63,14 @@ TEST_CASE("chat grammar: documents have the same white space with tools and with
   CHECK_FALSE(takes(forced, call(wide)));
 }
 
+TEST_CASE("chat grammar: a regular expression is that of a whole text") {
+  const api::ChatParams request =
+      request_of(api::ChatParams::Format::kPattern, "^ab|b$", /*has_tools=*/false);
+  CHECK(takes(request, "ab"));
+  CHECK(takes(request, "b"));
+  for (const char* const other : {"abb", "bab", "a", ""}) CHECK_FALSE(takes(request, other));
+}
+
 TEST_CASE("chat grammar: a list of relaxed keywords that is cut ends with dots") {
   const auto named = [](int keywords) {
     nlohmann::ordered_json schema = {{"type", "object"}};

@@ -68,6 +68,50 @@ TEST_CASE("look-ahead: patterns match the texts that a backtracking engine match
   }
 }
 
+TEST_CASE("whole pattern: the texts that a backtracking engine matches from end to end") {
+  const std::vector<std::string> texts = texts_of("ab|$", 4);
+  for (const char* const pattern : {"a",
+                                    "a|b",
+                                    "^a$",
+                                    "^a|b$",
+                                    "^a$|^b$",
+                                    "a|^b",
+                                    "a$|b",
+                                    "^",
+                                    "$",
+                                    "",
+                                    "|a",
+                                    "^^a$$",
+                                    "^$|a",
+                                    "a\\$",
+                                    "a[$|]",
+                                    "a\\|b$",
+                                    "(a|b)b|a",
+                                    "^(?:a|b)+$",
+                                    "(?=ab)a.*|b",
+                                    "^a(?!b)|b{2}$",
+                                    "^(?:(?=a)..|b)$",
+                                    "(?!a)"}) {
+    const std::regex twin(pattern);
+    const std::string whole = whole_pattern(pattern);
+    INFO(pattern << " as " << whole);
+    CHECK(whole_pattern(whole) == whole);
+    const Dfa dfa = pattern_dfa(whole, Spelling::kUtf8);
+    for (const std::string& text : texts) {
+      INFO(text);
+      REQUIRE(dfa.matches(text) == std::regex_match(text, twin));
+    }
+  }
+  for (const char* const pattern : {"a)|(b", "(a", "a)", "a$b", "a^", "(^a$)", "a|*", "[a", "\\"}) {
+    CAPTURE(pattern);
+    CHECK_THROWS_AS(whole_pattern(pattern), GrammarError);
+  }
+  // Parsed alone: one that would be too large is found when its automaton is made.
+  const std::string large = "(?:a|b)*a(?:a|b){60}";
+  CHECK(whole_pattern(large) == "^" + large + "$");
+  CHECK_THROWS_AS(pattern_dfa(whole_pattern(large), Spelling::kUtf8), GrammarError);
+}
+
 TEST_CASE("look-ahead: what is not served is refused by name, in little time") {
   const auto begin = std::chrono::steady_clock::now();
   std::string many = "^";

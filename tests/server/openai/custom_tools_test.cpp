@@ -83,7 +83,9 @@ TEST_CASE("custom tool: its function has one text, and its description the gramm
       "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+|x"}})"));
   CHECK(regex["description"] ==
         "A day.\n\n`input` is a text of this regular expression:\n[a-z]+|x");
-  CHECK(regex["parameters"]["properties"]["input"]["pattern"] == "^(?:[a-z]+|x)$");
+  CHECK(regex["parameters"]["properties"]["input"]["pattern"] == "^[a-z]+$|^x$");
+  CHECK(regex["strict"] == true);
+  CHECK_FALSE(lark.contains("strict"));
   CHECK(custom_tool_arguments("a\"\n") == R"({"input":"a\"\n"})");
 }
 

@@ -550,13 +550,13 @@ TEST_CASE("request: what is not served is refused by its name") {
     const ojson format = {{"type", "grammar"}, {"syntax", "regex"}, {"definition", definition}};
     return tool(ojson{{"type", "custom"}, {"name", "a"}, {"format", format}}.dump().c_str());
   };
-  for (const char* const invalid : {"(", "[", "(?<=a)b"}) {
+  for (const char* const invalid : {"(", "[", "(?<=a)b", "a)|(b", "a$b"}) {
     CAPTURE(invalid);
     CHECK_THAT(expression(invalid), Contains("tools[1].format.definition: is not a regular "
                                              "expression that is served: pattern"));
   }
   read(ojson::parse(R"({"model": "m", "input": "Hi", "tools": [{"type": "custom", "name": "a",
-      "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+|x"}}]})"));
+      "format": {"type": "grammar", "syntax": "regex", "definition": "^[a-z]+$|x"}}]})"));
   CHECK_THAT(with("tools", ojson::parse(R"([{"type": "function", "name": "a"},
                                             {"type": "custom", "name": "a"}])")),
              Contains("tools[1].name: is a, the name of another tool"));

@@ -280,6 +280,26 @@ TEST_CASE("responses: a custom tool is called with a text of its format, and its
   CHECK(server.answered(asked_for(all))["usage"]["input_tokens"] == given["usage"]["input_tokens"]);
 }
 
+TEST_CASE("responses: a regular expression of a custom tool is a whole text, or refused") {
+  ResponseServer server;
+  const auto asked_with = [](const char* definition) {
+    ojson body = asked_for("Which day?", 400);
+    body["tools"] = ojson::parse(R"([{"type": "custom", "name": "show_day"}])");
+    body["tools"][0]["format"] = {
+        {"type", "grammar"}, {"syntax", "regex"}, {"definition", definition}};
+    body["parallel_tool_calls"] = false;
+    return body;
+  };
+  ojson body = asked_with("^ab{3}|^ab{3}$");
+  body["tool_choice"] = {{"type", "custom"}, {"name", "show_day"}};
+  CHECK(server.answered(body)["output"][0]["input"] == "abbb");
+  // Too large for an automaton, which is found when the grammar is made.
+  const HttpReply large = server.create(asked_with("(?:a|b)*a(?:a|b){60}"));
+  CHECK(large.status == 400);
+  CHECK_THAT(ojson::parse(large.body)["error"]["message"].get<std::string>(),
+             Catch::Matchers::StartsWith("tools: show_day#/properties/input: pattern "));
+}
+
 TEST_CASE("responses: a response is continued without input, from one token on") {
   ResponseServer server;
   const ojson first = server.answered(asked_for("Hello", 1));
