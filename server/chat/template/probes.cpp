@@ -140,7 +140,8 @@ void probe_results(ProbedTemplate& probed, const ProbeJson& tools, ProbeJson cal
   traits.drops_results = before && !has(before, kResult);
   messages.push_back(user_message());
   const auto after = rendered(probed, messages, &tools);
-  traits.user_after_results = !has(before, kResult) || (after && after->starts_with(*before));
+  traits.user_after_results =
+      traits.drops_results || (before && after && after->starts_with(*before));
 }
 
 ToolDialect dialect_of(const std::optional<std::string>& text) {

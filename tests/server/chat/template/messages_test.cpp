@@ -129,6 +129,29 @@ TEST_CASE("messages: a late system message beside results of tools joins one of 
   CHECK(placed(traits, between) == "u:1 a:2 u:3\n\n4 t:5 u:6 ");
 }
 
+TEST_CASE("probe: a user's message may follow results that are left out, not ones that fail") {
+  const auto probed = [](const std::string& result, const std::string& user = "[Q]") {
+    return probe(
+        ChatTemplate("{% for m in messages %}{% if m.role == 'tool' %}" + result +
+                     "{% elif m.role == 'user' %}" + user +
+                     "{% else %}{{ m.content }}{{ m.tool_calls }}{% endif %}{% endfor %}"));
+  };
+  const TemplateTraits shown = probed("{{ m.content }}");
+  CHECK(shown.user_after_results);
+  CHECK_FALSE(shown.drops_results);
+  const TemplateTraits left_out = probed("");
+  CHECK(left_out.user_after_results);
+  CHECK(left_out.drops_results);
+  const TemplateTraits fails = probed("{{ raise_exception('no results') }}");
+  CHECK_FALSE(fails.user_after_results);
+  CHECK_FALSE(fails.drops_results);
+  CHECK_FALSE(probed("{{ m.content }}{{ messages | length }}").user_after_results);
+  CHECK_FALSE(probed("{{ m.content }}",
+                     "{% if loop.index0 == 3 %}{{ raise_exception('no') }}"
+                     "{% endif %}")
+                  .user_after_results);
+}
+
 TEST_CASE("messages: a late system message is joined in time linear in the texts") {
   Json messages = Json::array({{{"role", "user"}, {"content", "a"}}});
   const std::string text(1000, 'x');
