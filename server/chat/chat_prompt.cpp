@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +18,29 @@ namespace lintel {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+bool has_role(const Json& message, const std::string& role) {
+  const auto found = message.find("role");
+  return found != message.end() && *found == role;
+}
+
+// True if a prepared content, a text, parts of text or null, is not white space alone.
+bool has_words(const Json& content) {
+  if (content.is_array()) {
+    return std::ranges::any_of(content, [](const Json& part) { return has_words(part["text"]); });
+  }
+  return content.is_string() &&
+         content.get_ref<const std::string&>().find_first_not_of(" \t\r\n") != std::string::npos;
+}
+
+// Makes another content of a prepared one, by characters for private use at both ends.
+void mark(Json& content) {
+  if (content.is_array()) {
+    for (Json& part : content) mark(part["text"]);
+  } else if (content.is_string()) {
+    content = "\xee\x80\x80" + content.get_ref<const std::string&>() + "\xee\x80\x81";
+  }
+}
 
 // Renders one request in several ways.
 class Conversation {
@@ -55,17 +78,39 @@ class Conversation {
     Json& messages = request_.messages;  // no copy: they may be large
     const std::size_t size = messages.size();
     for (const Json& message : more) messages.push_back(message);
-    std::optional<RenderedText> rendered;
-    try {
-      rendered = render(false, false);
-    } catch (const TemplateError&) {
-    } catch (const TemplateRefusal&) {
-    }
+    std::optional<RenderedText> rendered = try_render(false, false);
     while (messages.size() > size) messages.erase(messages.size() - 1);
     return rendered;
   }
+  // True if `prompt` is another one, or none, with other contents of the messages of a role:
+  // templates may show a content as JSON, in capitals or cut.
+  bool shows(const std::string& role, std::string_view prompt) {
+    std::vector<Json> contents;
+    for (Json& message : request_.messages) {
+      if (!has_role(message, role)) continue;
+      contents.push_back(message["content"]);
+      mark(message["content"]);
+    }
+    const std::optional<RenderedText> marked =
+        try_render(request_.add_generation_prompt, request_.continue_final_message);
+    auto content = contents.begin();
+    for (Json& message : request_.messages) {
+      if (has_role(message, role)) message["content"] = std::move(*content++);
+    }
+    return !marked || marked->text != prompt;
+  }
 
  private:
+  // Nothing: the template refuses.
+  std::optional<RenderedText> try_render(bool asks, bool continues) {
+    try {
+      return render(asks, continues);
+    } catch (const TemplateError&) {
+    } catch (const TemplateRefusal&) {
+    }
+    return std::nullopt;
+  }
+
   RenderedText render(bool asks, bool continues) {
     input_.messages = &request_.messages;
     input_.kwargs = &kwargs_;
@@ -220,38 +265,32 @@ void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
   prompt.turn_boundary = std::clamp<std::int64_t>(prompt.turn_boundary, 0, last);
 }
 
-// The role of a message that is none of those of every API and whose text the prompt does not have
-// in its place. Templates may show roles of their own, and leave others out without a word.
-std::optional<std::string> lost_role(const Json& messages, std::string_view prompt) {
+// Refuses roles that are none of those of every API and whose contents the prompt does not depend
+// on. Templates may show roles of their own, and leave others out without a word.
+grpc::Status check_roles(Conversation& conversation, const Json& messages,
+                         std::string_view prompt) {
   constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool"};
-  // True if the prompt has the text, which it loses with all before it.
-  const auto takes = [&prompt](std::string_view text) {
-    constexpr std::string_view kSpace = " \t\r\n";
-    text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
-    text.remove_suffix(text.size() - (text.find_last_not_of(kSpace) + 1));
-    // In linear time, for any text.
-    const void* const found = ::memmem(prompt.data(), prompt.size(), text.data(), text.size());
-    if (found == nullptr) return false;
-    const auto at = static_cast<std::size_t>(static_cast<const char*>(found) - prompt.data());
-    prompt.remove_prefix(at + text.size());
-    return true;
-  };
+  constexpr std::size_t kMostOwnRoles = 16;  // each is a rendering
+  std::set<std::string> own;
   for (const Json& message : messages) {
     const auto role = message.find("role");
-    if (role == message.end() || !role->is_string()) continue;
+    if (role == message.end() || !role->is_string() || !has_words(message["content"])) continue;
     const auto& name = role->get_ref<const std::string&>();
-    if (std::ranges::find(kRoles, name) != std::end(kRoles)) continue;
-    const Json& content = message["content"];  // prepared: a text, parts of text, or null
-    const auto is_taken = [&](const Json& text) {
-      return !text.is_string() || takes(text.get_ref<const std::string&>());
-    };
-    const bool is_shown =
-        content.is_array()
-            ? std::ranges::all_of(content, [&](const Json& part) { return is_taken(part["text"]); })
-            : is_taken(content);
-    if (!is_shown) return name;
+    if (std::ranges::find(kRoles, name) == std::end(kRoles)) own.insert(name);
+    if (own.size() > kMostOwnRoles) {
+      return invalid_argument(
+          {{"messages", "have more than " + std::to_string(kMostOwnRoles) +
+                            " roles beside system, developer, user, assistant and tool"}});
+    }
   }
-  return std::nullopt;
+  for (const std::string& role : own) {
+    if (conversation.shows(role, prompt)) continue;
+    return invalid_argument(
+        {{"messages", "have the role " + clip(role) +
+                          ", which the model's chat template does not show; expected system, "
+                          "developer, user, assistant or tool"}});
+  }
+  return grpc::Status::OK;
 }
 
 }  // namespace
@@ -284,12 +323,8 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
                           "have a system message after the first turns, which the model's chat "
                           "template does not show there");
     }
-    if (const auto role = lost_role(request.messages, prompt.rendered.text)) {
-      return invalid_argument(
-          {{"messages", "have the role " + clip(*role) +
-                            ", which the model's chat template does not show; expected system, "
-                            "developer, user, assistant or tool"}});
-    }
+    grpc::Status status = check_roles(conversation, request.messages, prompt.rendered.text);
+    if (!status.ok()) return status;
     const std::vector<PlainText> plain = plain_parts(prompt.rendered.spans);
     prompt.ids = tokenizer.encode(prompt.rendered.text,
                                   {.add_special = false, .parse_special = true, .plain = plain});

@@ -57,7 +57,8 @@ struct ChatPrompt {
 // Renders the conversation once for the prompt; once without the request for an answer, to find the
 // text that makes it (kAnswer; not if nothing asks); and once with a turn more, for
 // ChatPrompt::turn_boundary (kNextTurn). If reasoning_effort has no value of the template's own,
-// each value that is tried is a rendering. `late`: of system messages after the first turns.
+// each value that is tried is a rendering, and so is each role that only some templates show.
+// `late`: of system messages after the first turns.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
                               JsonBudget* budget = nullptr, PromptUse use = PromptUse::kNextTurn,

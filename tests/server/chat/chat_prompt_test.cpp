@@ -320,6 +320,45 @@ TEST_CASE("a message of another role is refused where the template does not show
     CHECK_THAT(error_of("qwen3_5_think", content), Catch::Contains("Unexpected message role."));
   }
   CHECK(error_of("qwen3", "").empty());  // nothing is lost
+  // The words of another message are not those of this one.
+  CHECK_THAT(error_of("qwen3", "next"), Catch::Contains("have the role critic"));
+}
+
+TEST_CASE("a role is shown if the prompt depends on its messages, also where they are changed") {
+  const SpelledTokenizer tokenizer({});
+  const auto error_of = [&](const std::string& shown, const Json& messages) {
+    const auto model = chat_model(
+        "{% for message in messages %}{% if message.role == 'user' %}"
+        "[{{ message.content }}]{% elif message.role == 'critic' %}" +
+        shown + "{% endif %}{% endfor %}");
+    api::ChatParams request = request_of(messages);
+    const Json given = request.messages;
+    ChatPrompt prompt;
+    const std::string error =
+        make_chat_prompt(*model, tokenizer, request, {}, prompt).error_message();
+    CHECK(request.messages == given);
+    return error;
+  };
+  const auto said = [](const char* role, const char* content) {
+    return Json{{"role", role}, {"content", content}};
+  };
+  const Json messages = Json::array({said("user", "a \"b\""), said("critic", " a \"b\"\n"),
+                                     said("critic", "a"), said("user", "")});
+  for (const char* const shown :
+       {"{{ message.content }}", "{{ message.content | tojson }}", "{{ message.content | upper }}",
+        "{{ message.content | trim }}", "{{ message.content[:2] }}", "{{ message | tojson }}",
+        "{{ message.content.split('a')[-1] }}",
+        "{{ raise_exception('no') if message.content | length > 7 else message.content }}"}) {
+    CAPTURE(shown);
+    CHECK(error_of(shown, messages).empty());
+  }
+  for (const char* const lost : {"", "{{ message.role }}", "{{ 'critic: a' }}"}) {
+    CAPTURE(lost);
+    CHECK_THAT(error_of(lost, messages), Catch::Contains("have the role critic, which"));
+  }
+  Json many = Json::array({said("user", "a")});
+  for (int i = 0; i < 17; ++i) many.push_back(said(("r" + std::to_string(i)).c_str(), "b"));
+  CHECK_THAT(error_of("", many), Catch::Contains("have more than 16 roles beside system"));
 }
 
 TEST_CASE("a conversation that cannot be rendered is refused with the reason") {
