@@ -19,7 +19,7 @@ inline constexpr std::string_view kOllamaVersion = "0.32.15";
 const HttpProtocol& ollama_protocol();
 
 // The status of a call, with the fields named as in Ollama's requests to the route.
-HttpAnswer ollama_answer(const grpc::Status& status, OllamaRoute route = OllamaRoute::kChat);
+HttpAnswer ollama_answer(const grpc::Status& status, OllamaRoute route);
 // The same, with the HTTP status that the listener found.
 HttpAnswer ollama_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
 // {"error": TEXT} of a status, without a line end.

@@ -421,12 +421,18 @@ bool takes_member(OllamaRoute route, const OllamaMember& member) {
   return member.routes != (route == OllamaRoute::kChat ? Takes::kGenerate : Takes::kChat);
 }
 
-std::vector<std::string_view> served_members_of(OllamaRoute route) {
+std::vector<std::string_view> made_served_members(OllamaRoute route) {
   std::vector<std::string_view> served;
   for (const OllamaMember& member : kOllamaMembers) {
     if (member.is_served && takes_member(route, member)) served.emplace_back(member.name);
   }
   return served;
+}
+
+const std::vector<std::string_view>& served_members_of(OllamaRoute route) {
+  static const auto chat = made_served_members(OllamaRoute::kChat);
+  static const auto generate = made_served_members(OllamaRoute::kGenerate);
+  return route == OllamaRoute::kChat ? chat : generate;
 }
 
 // Reads the prompt of /api/generate as a conversation. Returns the member that cannot be combined

@@ -38,6 +38,6 @@ std::string without_latest(std::string name);
 
 // The member of Ollama's requests that lintel.v1 or OpenAI's API calls `field`, or of which that is
 // a part: "options.repeat_penalty" of "sampling.repetition_penalty".
-std::string ollama_member(std::string_view field, OllamaRoute route = OllamaRoute::kChat);
+std::string ollama_member(std::string_view field, OllamaRoute route);
 
 }  // namespace lintel

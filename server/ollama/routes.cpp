@@ -94,7 +94,8 @@ void with_ollama_model(HttpCalls& calls, const SharedExchange& exchange, const s
   calls.unary(exchange, kGetOneModel, RequestMessage::of(std::move(get)),
               [exchange, use = std::move(use)](const grpc::Status& status,
                                                const google::protobuf::Message& model) mutable {
-                if (!status.ok()) return exchange->answer(ollama_answer(status));
+                if (!status.ok())
+                  return exchange->answer(ollama_answer(status, OllamaRoute::kChat));
                 use(static_cast<const v1::Model&>(model));
               });
 }
@@ -147,7 +148,7 @@ void run_prompt_as_chat(HttpCalls& calls, BodyWork& bodies, const SharedExchange
   const std::size_t bytes = request->chat->bytes;
   const auto run = [&calls, exchange, request](const grpc::Status& status) {
     const auto begin = [&] {
-      if (!status.ok()) return exchange->answer(ollama_answer(status));
+      if (!status.ok()) return exchange->answer(ollama_answer(status, OllamaRoute::kGenerate));
       run_ollama_chat(calls, exchange, OllamaRoute::kGenerate, *request);
     };
     catch_exceptions(begin, [] {});  // the exchange ends unanswered, which is a 500
@@ -168,7 +169,8 @@ void run_ollama_generate(HttpCalls& calls, BodyWork& bodies, const SharedExchang
                       }
                       v1::GenerateRequest generate;
                       const grpc::Status made = make_text_request(model, *held, generate);
-                      if (!made.ok()) return exchange->answer(ollama_answer(made));
+                      if (!made.ok())
+                        return exchange->answer(ollama_answer(made, OllamaRoute::kGenerate));
                       const auto answer = std::make_shared<OllamaAnswer>(
                           OllamaRoute::kGenerate, held->model.empty() ? model.name() : held->model,
                           held->chat->params.logprobs, /*bytes=*/model.modality() == "bytes");
@@ -226,7 +228,7 @@ void with_all_models(HttpCalls& calls, const SharedExchange& exchange, Answer an
   calls.unary(
       exchange, kListAllModels, RequestMessage::of(std::move(all)),
       [exchange, answer](const grpc::Status& status, const google::protobuf::Message& response) {
-        if (!status.ok()) return exchange->answer(ollama_answer(status));
+        if (!status.ok()) return exchange->answer(ollama_answer(status, OllamaRoute::kChat));
         answer(static_cast<const v1::ListModelsResponse&>(response));
       });
 }
@@ -359,7 +361,9 @@ void add_ollama_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
           [exchange, &calls, read](const std::string& body, JsonBudget& budget) {
             return read(exchange, body, budget, calls);
           },
-          [exchange](const grpc::Status& status) { exchange->answer(ollama_answer(status)); });
+          [exchange](const grpc::Status& status) {
+            exchange->answer(ollama_answer(status, OllamaRoute::kChat));
+          });
     });
   };
   routes.add(ollama_protocol());

@@ -40,7 +40,7 @@ std::string wrong_in(const OllamaRequest& request) {
   const std::string text = request.chat->status.error_message();
   const std::size_t colon = text.find(": ");
   if (colon == std::string::npos) return text;
-  return ollama_member(text.substr(0, colon)) + text.substr(colon);
+  return ollama_member(text.substr(0, colon), OllamaRoute::kChat) + text.substr(colon);
 }
 std::string wrong_in_chat(const char* name, const Json& value) {
   return wrong_in(read_chat(chat_body(name, value)));
@@ -316,17 +316,18 @@ TEST_CASE("ollama request: a body of a wrong form is refused by its member") {
 }
 
 TEST_CASE("ollama request: fields of lintel.v1 have the names of Ollama's members") {
-  CHECK(ollama_member("sampling.repetition_penalty") == "options.repeat_penalty");
-  CHECK(ollama_member("sampling.penalty_window") == "options.repeat_last_n");
-  CHECK(ollama_member("max_new_tokens") == "options.num_predict");
-  CHECK(ollama_member("stop.strings[2]") == "options.stop[2]");
-  CHECK(ollama_member("response_format") == "format");
-  CHECK(ollama_member("messages[3].content") == "messages[3].content");
+  CHECK(ollama_member("sampling.repetition_penalty", OllamaRoute::kChat) ==
+        "options.repeat_penalty");
+  CHECK(ollama_member("sampling.penalty_window", OllamaRoute::kChat) == "options.repeat_last_n");
+  CHECK(ollama_member("max_new_tokens", OllamaRoute::kChat) == "options.num_predict");
+  CHECK(ollama_member("stop.strings[2]", OllamaRoute::kChat) == "options.stop[2]");
+  CHECK(ollama_member("response_format", OllamaRoute::kChat) == "format");
+  CHECK(ollama_member("messages[3].content", OllamaRoute::kChat) == "messages[3].content");
   CHECK(ollama_member("messages[3].content", OllamaRoute::kGenerate) == "prompt");
-  CHECK(ollama_member("top_log2_probs") == "top_logprobs");
-  CHECK(ollama_member("prompt.text") == "prompt");
-  CHECK(ollama_member("sampling.top_p") == "options.top_p");
-  CHECK(ollama_member("stopped") == "stopped");
+  CHECK(ollama_member("top_log2_probs", OllamaRoute::kChat) == "top_logprobs");
+  CHECK(ollama_member("prompt.text", OllamaRoute::kChat) == "prompt");
+  CHECK(ollama_member("sampling.top_p", OllamaRoute::kChat) == "options.top_p");
+  CHECK(ollama_member("stopped", OllamaRoute::kChat) == "stopped");
 }
 
 }  // namespace

@@ -68,7 +68,8 @@ std::vector<NamingApi> apis_with_names() {
         {"messages", messages},
         {"options", {{"num_predict", 4}}}},
        [](const RequestField& field) {
-         const std::string name = field.chat.text.empty() ? "" : ollama_member(field.name);
+         const std::string name =
+             field.chat.text.empty() ? "" : ollama_member(field.name, OllamaRoute::kChat);
          // -2 is the least of these.
          return name.starts_with("options.") && name != "options.num_predict" ? name
                                                                               : std::string();
