@@ -5,6 +5,7 @@
 #include <bit>
 #include <cassert>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -86,16 +87,19 @@ void StopCriteria::flush(std::size_t keep) {
 
 void StopCriteria::drop(std::size_t bytes) {
   // The match may begin in an earlier call, whose output is out already.
-  while (!held_.empty() && bytes > 0) {
-    const std::size_t size = context_.bytes_of(held_.back().token()).size();
+  auto first = held_.end();  // of the tokens that are dropped whole
+  while (first != held_.begin() && bytes > 0) {
+    HeldToken& held = *std::prev(first);
+    const std::size_t size = context_.bytes_of(held.token()).size();
     if (size > bytes) {
-      held_.back().cut(bytes);
+      held.cut(bytes);
       break;
     }
     bytes -= size;
-    omitted_.insert(omitted_.begin(), held_.back().token());
-    held_.pop_back();
+    --first;
   }
+  for (auto held = first; held != held_.end(); ++held) omitted_.push_back(held->token());
+  held_.erase(first, held_.end());
   flush();
 }
 
