@@ -145,7 +145,6 @@ struct MemberReader {
 template <typename Json>
 bool stands_for_none(std::size_t field, const Json& value) {
   const std::string_view name = kRequestFields[field].name;
-  if (name == "stop.strings") return value == "";
   return (name == "max_new_tokens" || name == "sampling.top_k") && value == -1;
 }
 
@@ -159,7 +158,9 @@ std::string read_field(FieldName RequestField::*column, const std::string& name,
   const MemberReader<Json> reader{value};
   std::string wrong =
       std::visit([&](auto* member) { return reader.read(*member); }, api::param_of(params, *field));
-  std::erase(params.stop.strings, "");  // as `stop: ""` is none
+  if (kRequestFields[*field].name == "stop.strings") {
+    std::erase(params.stop.strings, "");  // `stop: ""` is none
+  }
   return wrong;
 }
 
