@@ -498,9 +498,8 @@ class MessageReader {
       if (name.is_string()) left_out_.insert(name.get<std::string>());
       return;
     }
-    if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
-      throw WrongMember{at + ".name", kWrongToolName};
-    }
+    const std::string wrong = tool_name_error(name);
+    if (!wrong.empty()) throw WrongMember{at + ".name", wrong};
     const Json& schema = member_of_object(tool, "input_schema");
     if (!schema.is_object()) throw WrongMember{at + ".input_schema", "is not an object"};
     const Json& description = member_of_object(tool, "description");

@@ -70,10 +70,8 @@ std::string read_tools(Json& value, ChatRequest& request) {
     }
     const Json function = tool.value("function", Json());
     if (!function.is_object()) return at + ".function is not an object";
-    const Json name = function.value("name", Json());
-    if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
-      return at + ".function.name " + kWrongToolName;
-    }
+    const std::string wrong = tool_name_error(function.value("name", Json()));
+    if (!wrong.empty()) return at + ".function.name " + wrong;
   }
   const std::size_t bytes = value.dump(-1, ' ', false, Json::error_handler_t::replace).size();
   if (bytes > kMostToolBytes) {
@@ -436,12 +434,17 @@ const std::vector<std::string_view>& served_members() {
 
 }  // namespace
 
-bool is_tool_name(std::string_view name) {
-  return !name.empty() && name.size() <= kMostToolNameBytes &&
-         std::ranges::all_of(name, [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '.' || c == '-';
-         });
+std::string tool_name_error(const Json& name) {
+  if (!name.is_string()) return "is not a text";
+  const auto& text = name.get_ref<const std::string&>();
+  const bool has_others = !std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  });
+  if (has_others) return "has characters other than a-z A-Z 0-9 _ . -";
+  if (!text.empty() && text.size() <= kMostToolNameBytes) return "";
+  return "has " + std::to_string(text.size()) + " characters, 1 to " +
+         std::to_string(kMostToolNameBytes) + " are taken";
 }
 
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,

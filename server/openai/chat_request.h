@@ -23,7 +23,6 @@ namespace lintel {
 inline constexpr std::size_t kMostMessages = 10'000;
 inline constexpr std::size_t kMostTools = 512;
 inline constexpr std::size_t kMostToolNameBytes = 128;
-inline constexpr const char* kWrongToolName = "is not of 1 to 128 of a-z A-Z 0-9 _ . -";
 inline constexpr std::size_t kMostToolBytes = std::size_t{1} << 20;  // of all tools
 inline constexpr std::size_t kMostKwargsBytes = std::size_t{64} << 10;
 
@@ -46,8 +45,8 @@ struct ChatRequest final : RequestObject {
   std::size_t bytes = 0;  // of its text
 };
 
-// True if a tool may have the name.
-bool is_tool_name(std::string_view name);
+// The error of a tool's name; empty: a tool may have it.
+std::string tool_name_error(const nlohmann::ordered_json& name);
 
 // Parses a body into its object. Takes time linear in the text, memory within the bounds.
 // `failure`: why it is not JSON.

@@ -256,9 +256,8 @@ class Reader {
   // Checks that a name belongs to one kind of tool, so that calls are unambiguous.
   void check_tool_name(const Json& tool, const std::string& at) {
     const Json& name = part_of(tool, "name");
-    if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
-      throw MemberError{at + ".name", kWrongToolName};
-    }
+    const std::string wrong = tool_name_error(name);
+    if (!wrong.empty()) throw MemberError{at + ".name", wrong};
     const std::string type = tool["type"];
     const auto [named, is_first] = tool_types_.emplace(name.get<std::string>(), type);
     if (!is_first && (named->second == "custom" || type == "custom")) {

@@ -334,10 +334,26 @@ TEST_CASE("tools of a chat completion are bounded in number, name and bytes") {
   CHECK_THAT(wrong_with("tools", tools), Contains("has 513 tools, at most 512 are taken"));
   CHECK(wrong_with("tools", Json::array({tool(std::string(128, 'n'))})).empty());
   CHECK_THAT(wrong_with("tools", Json::array({tool(std::string(129, 'n'))})),
-             Contains("[0].function.name is not of 1 to 128 of"));
+             Contains("[0].function.name has 129 characters, 1 to 128 are taken"));
   Json large = tool("f");
   large["function"]["description"] = std::string(kMostToolBytes, 'd');
   CHECK_THAT(wrong_with("tools", Json::array({large})), Contains("at most 1048576 are taken"));
+}
+
+TEST_CASE("the name of a tool has the characters and the length that its error names") {
+  for (const char* const name : {"a", "Z9_.-", "0", "-", ".", "_"}) {
+    CAPTURE(name);
+    CHECK(tool_name_error(name).empty());
+  }
+  for (const char* const name : {"a b", "a/b", "a:b", "\xc3\xa9", "a\n"}) {
+    CAPTURE(name);
+    CHECK(tool_name_error(name) == "has characters other than a-z A-Z 0-9 _ . -");
+  }
+  CHECK(tool_name_error("") == "has 0 characters, 1 to 128 are taken");
+  CHECK(tool_name_error(std::string(128, '9')).empty());
+  CHECK(tool_name_error(std::string(129, '9')) == "has 129 characters, 1 to 128 are taken");
+  CHECK(tool_name_error(nullptr) == "is not a text");
+  CHECK(tool_name_error(9) == "is not a text");
 }
 
 TEST_CASE("tool_choice names tools of the request") {
