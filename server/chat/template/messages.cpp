@@ -34,6 +34,11 @@ bool is_system(const Message& message) {
   return has_role(message, "system") || has_role(message, "developer");
 }
 
+bool has_calls(const Message& message) {
+  const Message* const calls = member(message, "tool_calls");
+  return calls != nullptr && !calls->empty();
+}
+
 // True if the template does not show the message, which follows the first turns, in its place.
 bool is_misplaced(const Message& message, const TemplateTraits& traits) {
   return (has_role(message, "system") && !traits.late_system) ||
@@ -146,52 +151,53 @@ class MessagePreparation {
   }
 
   Message with_late_as_user(Message messages) const {
+    if (!traits_.user_after_results) messages = with_late_in_results(std::move(messages));
+    // What is still misplaced becomes the user's, one message with those of the user beside it
+    // where the template refuses to have both.
     Message placed = Message::array();
-    std::vector<Message> waiting;  // after calls, for the first of their results
-    bool is_begun = false;         // the first turns are
-    bool is_joined = false;        // the last message was a system message
-    const auto place = [&](Message& message, bool is_late) {
-      const bool may_join = !traits_.repeated_user && (is_late || is_joined) &&
-                            has_role(message, "user") && !placed.empty() &&
-                            has_role(placed.back(), "user");
-      if (may_join) {
-        join(message, placed.back());
-      } else {
-        placed.push_back(std::move(message));
-      }
-      is_joined = is_late;
-    };
-    const auto place_waiting = [&] {
-      for (Message& late : waiting) {
-        if (has_role(placed.back(), "tool")) {
-          join(late, placed.back());
-        } else {
-          place(late, true);
-        }
-      }
-      waiting.clear();
-    };
+    bool is_begun = false;  // the first turns are
+    bool is_after = false;  // the last message was misplaced
     for (Message& message : messages) {
       is_begun = is_begun || !is_system(message);
       const bool is_late = is_begun && is_misplaced(message, traits_);
       if (is_late) message["role"] = "user";
-      if (is_late && !traits_.user_after_results) {
-        if (has_role(placed.back(), "tool")) {
-          join(message, placed.back());
-          continue;
-        }
-        const Message* const calls = member(placed.back(), "tool_calls");
-        if (calls != nullptr && !calls->empty()) {
-          waiting.push_back(std::move(message));
-          continue;
+      const bool joins = !traits_.repeated_user && (is_late || is_after) &&
+                         has_role(message, "user") && !placed.empty() &&
+                         has_role(placed.back(), "user");
+      if (joins) {
+        join(message, placed.back());
+      } else {
+        placed.push_back(std::move(message));
+      }
+      is_after = is_late;
+    }
+    return placed;
+  }
+
+  // Joins misplaced messages to the result of a tool before them; those between calls and their
+  // first result to that one.
+  Message with_late_in_results(Message messages) const {
+    Message placed = Message::array();
+    for (std::size_t at = 0; at < messages.size();) {
+      if (!is_misplaced(messages[at], traits_)) {
+        placed.push_back(std::move(messages[at++]));
+        continue;
+      }
+      std::size_t end = at;  // of the misplaced messages that stand together
+      while (end < messages.size() && is_misplaced(messages[end], traits_)) ++end;
+      const bool is_between = !placed.empty() && has_calls(placed.back()) &&
+                              end < messages.size() && has_role(messages[end], "tool");
+      if (is_between) placed.push_back(std::move(messages[end]));
+      const bool joins = !placed.empty() && has_role(placed.back(), "tool");
+      for (; at < end; ++at) {
+        if (joins) {
+          join(messages[at], placed.back());
+        } else {
+          placed.push_back(std::move(messages[at]));
         }
       }
-      const bool is_result = has_role(message, "tool");
-      if (!is_result) place_waiting();
-      place(message, is_late);
-      if (is_result) place_waiting();
+      if (is_between) ++at;
     }
-    place_waiting();
     return placed;
   }
 
@@ -233,8 +239,7 @@ class MessagePreparation {
     }
     if (member(message, "content") == nullptr) {
       // Null where the probe has seen it taken: in a message that has calls.
-      const Message* const calls = member(message, "tool_calls");
-      const bool takes_null = traits_.null_content && calls != nullptr && !calls->empty();
+      const bool takes_null = traits_.null_content && has_calls(message);
       message["content"] = takes_null ? Message(nullptr) : Message("");
       return;
     }

@@ -123,6 +123,16 @@ TEST_CASE("messages: a late system message beside results of tools joins one of 
       {"role": "assistant", "content": "2", "tool_calls": [{"id": "a"}]},
       {"role": "system", "content": "3"}, {"role": "user", "content": "4"}])";
   CHECK(placed(traits, alone) == "u:1 a:2 u:3 u:4 ");
+  // Each of two rounds keeps its own, and a system message before all turns stays.
+  const char* const rounds = R"([
+      {"role": "system", "content": "0"}, {"role": "user", "content": "1"},
+      {"role": "assistant", "content": "2", "tool_calls": [{"id": "a"}]},
+      {"role": "system", "content": "3"}, {"role": "tool", "tool_call_id": "a", "content": "4"},
+      {"role": "assistant", "content": "5", "tool_calls": [{"id": "b"}]},
+      {"role": "tool", "tool_call_id": "b", "content": "6"}, {"role": "system", "content": "7"},
+      {"role": "assistant", "content": "8", "tool_calls": [{"id": "c"}]},
+      {"role": "system", "content": "9"}])";
+  CHECK(placed(traits, rounds) == "s:0 u:1 a:2 t:4\n\n3 a:5 t:6\n\n7 a:8 u:9 ");
   traits.repeated_user = false;
   CHECK(placed(traits, alone) == "u:1 a:2 u:3\n\n4 ");
   traits.user_after_results = true;
