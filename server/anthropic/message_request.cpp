@@ -465,6 +465,7 @@ class MessageReader {
     note_others(format, at, {"type", "schema", "name"});
     params_.format = api::ChatParams::Format::kJsonSchema;
     params_.format_text = json_text(schema);
+    params_.format_member = at + ".schema";
     params_.strict_schema = true;
   }
 
@@ -629,8 +630,6 @@ std::string message_member(const std::string& ours) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"stop", "stop_sequences"},
       {"max_completion_tokens", "max_tokens"},
-      {"response_format.json_schema.schema", "output_config.format.schema"},
-      {"response_format", "output_config.format"},
       {"reasoning_effort", "output_config.effort"},
       {"thinking_token_budget", "thinking.budget_tokens"},
   };

@@ -133,13 +133,13 @@ Part calls_part(const api::ChatParams& request, grammar::ToolDialect dialect) {
 Part format_part(const api::ChatParams& request) {
   using Format = api::ChatParams::Format;
   if (request.format == Format::kGrammar) {
-    return {json_text({"gbnf", request.format_text}), "grammar",
+    return {json_text({"gbnf", request.format_text}), request.format_member,
             [&request](grammar::Grammar& grammar, auto*) {
               return grammar::add_gbnf(grammar, request.format_text);
             }};
   }
   if (request.format == Format::kPattern) {
-    return {json_text({"pattern", request.format_text}), "structured_outputs.regex",
+    return {json_text({"pattern", request.format_text}), request.format_member,
             [&request](grammar::Grammar& grammar, auto*) {
               return grammar.add_dfa(std::make_shared<const grammar::Dfa>(grammar::pattern_dfa(
                   grammar::whole_pattern(request.format_text), grammar::Spelling::kUtf8)));
@@ -148,9 +148,7 @@ Part format_part(const api::ChatParams& request) {
   const grammar::SchemaOptions options{.relaxed = !request.strict_schema,
                                        .objects_only = request.format == Format::kJsonObject};
   return {json_text({"schema", options.relaxed, options.objects_only, request.format_text}),
-          request.format == Format::kJsonSchema ? "response_format.json_schema.schema"
-                                                : "response_format.schema",
-          [&request, options](grammar::Grammar& grammar, auto* relaxed) {
+          request.format_member, [&request, options](grammar::Grammar& grammar, auto* relaxed) {
             return grammar::add_schema(grammar, grammar::parse_json(request.format_text), options,
                                        relaxed);
           }};

@@ -513,6 +513,8 @@ std::string without_latest(std::string name) {
 std::string ollama_member(std::string_view field, OllamaRoute route) {
   constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
       {"max_completion_tokens", "options.num_predict"},
+      {"response_format.json_schema.schema", "format"},
+      {"response_format.schema", "format"},
       {"response_format", "format"},
       {"reasoning_effort", "think"},
       {"chat_template_kwargs", "think"},

@@ -141,6 +141,7 @@ std::string read_response_format(Json& value, ChatRequest& request) {
     const Json schema = value.value("schema", Json());
     request.params.format = Format::kJsonObject;
     request.params.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
+    request.params.format_member = "response_format.schema";
     return pass_others(value, kAt, {"type", "schema"}, request);
   }
   if (type != "json_schema") return "is not of type text, json_object or json_schema";
@@ -155,6 +156,7 @@ std::string read_response_format(Json& value, ChatRequest& request) {
   }
   request.params.format = Format::kJsonSchema;
   request.params.format_text = json_text(schema);
+  request.params.format_member = "response_format.json_schema.schema";
   request.params.strict_schema = format.value("strict", Json()) == true;
   return kTaken;
 }
@@ -233,6 +235,7 @@ std::string read_structured_outputs(Json& value, ChatRequest& request) {
       wrong = "is not true or false";
     }
     if (!wrong.empty()) return "has a " + name + " that " + wrong;
+    request.params.format_member = "structured_outputs." + name;
   }
   if (value.contains("structural_tag") && !value["structural_tag"].is_null()) {
     return "has structural_tag, which is not served";
@@ -419,9 +422,9 @@ std::string read_enable_thinking(const Json& body, ChatRequest& request) {
 }
 
 // Members that define the format of an answer: a request may have one of them.
-constexpr const char* kFormats[] = {"response_format", "grammar",      "structured_outputs",
-                                    "guided_choice",   "guided_regex", "guided_json",
-                                    "guided_grammar"};
+constexpr std::string_view kFormats[] = {"response_format", "grammar",      "structured_outputs",
+                                         "guided_choice",   "guided_regex", "guided_json",
+                                         "guided_grammar"};
 
 const std::vector<std::string_view>& served_members() {
   static const std::vector<std::string_view> names = [] {
@@ -498,6 +501,9 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
     const auto* const refused =
         std::ranges::find(kRefusedMembers, name, &std::pair<std::string_view, const char*>::first);
     if (own != std::end(kOwnMembers)) {
+      if (std::ranges::find(kFormats, name) != std::end(kFormats)) {
+        request.params.format_member = name;  // some name the part that has the text
+      }
       if (own->read != nullptr) what = own->read(value, request);
     } else if (refused != std::end(kRefusedMembers)) {
       what = refused->second;
@@ -520,20 +526,21 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
     request.params.format =
         api::ChatParams::Format::kText;  // there is no text that a format could constrain
   }
-  const auto has = [&](const char* member) {
-    return body.contains(member) && !body.at(member).is_null();
+  const auto has = [&](std::string_view member) {
+    const auto found = body.find(std::string(member));
+    return found != body.end() && !found->is_null();
   };
-  const char* format = nullptr;
-  for (const char* const member : kFormats) {
+  std::string format;
+  for (const std::string_view member : kFormats) {
     if (!has(member)) continue;
-    if (format != nullptr) return wrong(member, std::string("cannot be combined with ") + format);
+    if (!format.empty()) return wrong(std::string(member), "cannot be combined with " + format);
     format = member;
   }
   if (request.params.base.stop.ignore_eos &&
       (request.params.format != api::ChatParams::Format::kText ||
        request.params.tool_choice == api::ChatParams::ToolChoice::kRequired)) {
-    return wrong("ignore_eos", std::string("cannot be combined with ") +
-                                   (format == nullptr ? "tool_choice" : format) +
+    return wrong("ignore_eos", "cannot be combined with " +
+                                   (format.empty() ? "tool_choice" : format) +
                                    ", which needs the model's end");
   }
   if (!request.params.offered_tools.empty() ||

@@ -338,7 +338,7 @@ grpc::Status spell_grammar_tokens(ReadChat& chat) {
     chat.request.format_text = grammar::spell_tokens(chat.request.format_text, tokenizer);
     return grpc::Status::OK;
   } catch (const grammar::GrammarError& error) {
-    return chat_refusal("UNSUPPORTED_SCHEMA", "grammar", error.what());
+    return chat_refusal("UNSUPPORTED_SCHEMA", chat.request.format_member, error.what());
   }
 }
 
@@ -366,9 +366,9 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
   if (generation.stop.tokens.empty()) {
     // Calls that the model begins by itself are read all the same.
     if (!is_asked_for) return status;
-    return invalid_argument(
-        {{request.format == api::ChatParams::Format::kText ? "tool_choice" : "response_format",
-          "needs a model with a token that ends a text"}});
+    const bool has_format = request.format != api::ChatParams::Format::kText;
+    return invalid_argument({{has_format ? request.format_member : "tool_choice",
+                              "needs a model with a token that ends a text"}});
   }
   const ToolDialect dialect = request.tools.is_null() ? ToolDialect::kNone : prompt.traits.dialect;
   const auto vocabulary = vocabularies_.of(

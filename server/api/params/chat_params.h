@@ -34,6 +34,8 @@ struct ChatParams {
   bool cache = true;         // states after beginnings of the prompt are used, and kept
   Format format = Format::kText;
   std::string format_text;  // the schema, GBNF, or the pattern of the whole text
+  // The member of the request that has the text, as errors name it: "structured_outputs.regex".
+  std::string format_member;
   bool strict_schema = false;
   std::string reasoning_effort;                  // empty: not given
   std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning

@@ -66,7 +66,7 @@ HttpAnswer status_answer(int http_status, const grpc::Status& status, const Memb
           (error.message.empty() ? "" : "; ") + member_of(field, names) + ": " + description;
     }
     const std::string member = member_of(details.violations.front().field, names);
-    error.param = member.substr(0, member.find_first_of("[."));
+    error.param = member.substr(0, member.find_first_of("[.#/"));
   }
   HttpAnswer answer = shaped(http_status, error);
   add_retry_header(details, answer.headers);

@@ -301,9 +301,11 @@ TEST_CASE("a format is a strict schema, and calls that are required come before 
   const ReadMessage read(body_with("output_config", {{"format", format}}));
   CHECK(read.params().format == api::ChatParams::Format::kJsonSchema);
   CHECK(read.params().format_text == R"({"type":"object"})");
+  CHECK(read.params().format_member == "output_config.format.schema");
   CHECK(read.params().strict_schema);
-  CHECK(ReadMessage(body_with("output_format", format)).params().format ==
-        api::ChatParams::Format::kJsonSchema);
+  const ReadMessage earlier(body_with("output_format", format));
+  CHECK(earlier.params().format == api::ChatParams::Format::kJsonSchema);
+  CHECK(earlier.params().format_member == "output_format.schema");
   ojson body = body_with("output_config", {{"format", format}});
   body["tools"] = ojson::array({tool_of("f")});
   body["tool_choice"] = {{"type", "any"}};
@@ -388,8 +390,6 @@ TEST_CASE("fields of a chat have the names that the message request gave them") 
   CHECK(message_member("stop.token_ids[0]") == "stop_token_ids[0]");
   CHECK(message_member("sampling.top_p") == "top_p");
   CHECK(message_member("max_new_tokens") == "max_tokens");
-  CHECK(message_member("response_format.json_schema.schema.properties") ==
-        "output_config.format.schema.properties");
   CHECK(message_member("tools[2].function.parameters.properties.a") ==
         "tools[2].input_schema.properties.a");
   CHECK(message_member("stopped") == "stopped");

@@ -322,6 +322,9 @@ TEST_CASE("ollama request: fields of lintel.v1 have the names of Ollama's member
   CHECK(ollama_member("max_new_tokens", OllamaRoute::kChat) == "options.num_predict");
   CHECK(ollama_member("stop.strings[2]", OllamaRoute::kChat) == "options.stop[2]");
   CHECK(ollama_member("response_format", OllamaRoute::kChat) == "format");
+  CHECK(ollama_member("response_format.json_schema.schema/properties/a", OllamaRoute::kChat) ==
+        "format/properties/a");
+  CHECK(ollama_member("response_format.schema", OllamaRoute::kChat) == "format");
   CHECK(ollama_member("messages[3].content", OllamaRoute::kChat) == "messages[3].content");
   CHECK(ollama_member("messages[3].content", OllamaRoute::kGenerate) == "prompt");
   CHECK(ollama_member("top_log2_probs", OllamaRoute::kChat) == "top_logprobs");

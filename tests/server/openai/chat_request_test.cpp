@@ -247,6 +247,33 @@ TEST_CASE("structured_outputs and guided_ members set the format of the answer")
   CHECK_THAT(wrong_with(both.dump()), Contains("guided_regex: cannot be combined with grammar"));
 }
 
+TEST_CASE("the format of an answer has the name of the member that was sent") {
+  const auto member_of = [](const char* name, const char* text) {
+    Json body = valid();
+    body[name] = Json::parse(text);
+    api::ChatParams request;
+    CHECK(read(body.dump(), request).empty());
+    return request.format_member;
+  };
+  CHECK(member_of("response_format", R"({"type": "json_schema", "json_schema": {"schema": {}}})") ==
+        "response_format.json_schema.schema");
+  CHECK(member_of("response_format", R"({"type": "json_object", "schema": {}})") ==
+        "response_format.schema");
+  CHECK(member_of("grammar", R"("root ::= \"a\"")") == "grammar");
+  CHECK(member_of("guided_grammar", R"("root ::= \"a\"")") == "guided_grammar");
+  CHECK(member_of("guided_regex", R"("a")") == "guided_regex");
+  CHECK(member_of("guided_json", "{}") == "guided_json");
+  CHECK(member_of("guided_choice", R"(["a"])") == "guided_choice");
+  for (const char* const part : {"regex", "json", "choice", "grammar", "json_object"}) {
+    const std::string value = part == std::string("choice")        ? R"(["a"])"
+                              : part == std::string("json_object") ? "true"
+                                                                   : R"("a")";
+    CHECK(member_of("structured_outputs",
+                    ("{\"" + std::string(part) + "\": " + value + "}").c_str()) ==
+          "structured_outputs." + std::string(part));
+  }
+}
+
 TEST_CASE("enable_thinking is one of chat_template_kwargs") {
   api::ChatParams request;
   Json body = valid();

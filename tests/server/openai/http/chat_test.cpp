@@ -1294,6 +1294,35 @@ TEST_CASE("chat: structured_outputs and tokens of a grammar bind the text") {
   const HttpReply broken = post(server.server().http_port(), "/v1/chat/completions", body.dump());
   CHECK(broken.status == 400);
   CHECK(ojson::parse(broken.body)["error"]["code"] == "unsupported_schema");
+  CHECK(ojson::parse(broken.body)["error"]["message"] == "guided_regex: pattern a)|(b");
+}
+
+TEST_CASE("chat: an error of a format names the member that was sent") {
+  ToolServer server;
+  const auto error_of = [&](const char* name, const ojson& value) {
+    ojson body = question("a", 4);
+    body[name] = value;
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    CHECK(reply.status == 400);
+    const ojson error = ojson::parse(reply.body)["error"];
+    CHECK(error["code"] == "unsupported_schema");
+    CHECK(error["param"] == name);
+    return error["message"].get<std::string>();
+  };
+  const ojson schema = {{"properties", {{"a", {{"allOf", 3}}}}}};
+  CHECK_THAT(error_of("guided_json", schema), Catch::StartsWith("guided_json"));
+  CHECK_THAT(error_of("structured_outputs", {{"json", schema}}),
+             Catch::StartsWith("structured_outputs.json"));
+  CHECK_THAT(error_of("structured_outputs", {{"regex", "("}}),
+             Catch::StartsWith("structured_outputs.regex: pattern ("));
+  const std::string unnamed = "root ::= other";
+  const std::string special = "root ::= <[" + std::to_string(kLlamaEnd) + "]>";
+  for (const std::string& grammar : {unnamed, special}) {
+    CHECK_THAT(error_of("grammar", grammar), Catch::StartsWith("grammar: "));
+    CHECK_THAT(error_of("guided_grammar", grammar), Catch::StartsWith("guided_grammar: "));
+    CHECK_THAT(error_of("structured_outputs", {{"grammar", grammar}}),
+               Catch::StartsWith("structured_outputs.grammar: "));
+  }
 }
 
 TEST_CASE("chat: return_token_ids gives those of the prompt and of every delta") {
