@@ -2,11 +2,12 @@
 #include "server/openai/chat_request.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <iterator>
 #include <utility>
 
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
+#include "server/openai/answer_format.h"
 #include "server/openai/members.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/rpc.h"
@@ -120,130 +121,6 @@ std::string read_tool_choice(Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-// Ignores the members that are not among `known`, unless they misspell one. at: of the object, with
-// its dot.
-std::string pass_others(const Json& object, const std::string& at,
-                        std::initializer_list<std::string_view> known, ChatRequest& request) {
-  for (const auto& [name, value] : object.items()) {
-    if (std::ranges::find(known, name) != known.end()) continue;
-    const std::string wrong = pass_unknown(at, name, value, 0, known, request.ignored);
-    if (!wrong.empty()) return "has '" + clip(name) + "', which " + wrong;
-  }
-  return kTaken;
-}
-
-std::string read_response_format(Json& value, ChatRequest& request) {
-  using Format = api::ChatParams::Format;
-  const Json type = value.is_object() ? value.value("type", Json()) : Json();
-  constexpr const char* kAt = "response_format.";
-  if (type == "text") return pass_others(value, kAt, {"type"}, request);
-  if (type == "json_object") {
-    const Json schema = value.value("schema", Json());
-    request.params.format = Format::kJsonObject;
-    request.params.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
-    request.params.format_member = "response_format.schema";
-    return pass_others(value, kAt, {"type", "schema"}, request);
-  }
-  if (type != "json_schema") return "is not of type text, json_object or json_schema";
-  const Json format = value.value("json_schema", Json());
-  const Json schema = format.is_object() ? format.value("schema", Json()) : Json();
-  if (schema.is_null()) return "has no json_schema.schema";
-  for (const std::string& wrong :
-       {pass_others(value, kAt, {"type", "json_schema"}, request),
-        pass_others(format, "response_format.json_schema.",
-                    {"name", "description", "schema", "strict"}, request)}) {
-    if (!wrong.empty()) return wrong;
-  }
-  request.params.format = Format::kJsonSchema;
-  request.params.format_text = json_text(schema);
-  request.params.format_member = "response_format.json_schema.schema";
-  request.params.strict_schema = format.value("strict", Json()) == true;
-  return kTaken;
-}
-
-std::string read_grammar(Json& value, ChatRequest& request) {
-  request.params.format = api::ChatParams::Format::kGrammar;
-  return read_text(value, request.params.format_text);
-}
-
-// Reads texts as a grammar in GBNF of one of them.
-std::string read_choices(const Json& value, ChatRequest& request) {
-  if (!value.is_array() || value.empty()) return "is not a list of texts";
-  std::string grammar = "root ::= ";
-  const char* separator = "";
-  for (const Json& choice : value) {
-    if (!choice.is_string() || choice.get_ref<const std::string&>().empty()) {
-      return "has an item that is no text, or an empty one";
-    }
-    grammar += std::exchange(separator, " | ");
-    grammar += '"';
-    for (const char c : choice.get_ref<const std::string&>()) {
-      if (c == '\n') {
-        grammar += "\\n";
-      } else if (c == '\r') {
-        grammar += "\\r";
-      } else if (c == '"' || c == '\\') {
-        (grammar += '\\') += c;
-      } else {
-        grammar += c;
-      }
-    }
-    grammar += '"';
-  }
-  request.params.format = api::ChatParams::Format::kGrammar;
-  request.params.format_text = std::move(grammar);
-  return kTaken;
-}
-
-std::string read_regex(const Json& value, ChatRequest& request) {
-  request.params.format = api::ChatParams::Format::kPattern;
-  return read_text(value, request.params.format_text);
-}
-
-// Reads a schema, or its text.
-std::string read_guided_json(const Json& value, ChatRequest& request) {
-  if (!value.is_string() && !value.is_object()) return "is not a schema";
-  request.params.format = api::ChatParams::Format::kJsonSchema;
-  request.params.format_text = value.is_string() ? value.get<std::string>() : json_text(value);
-  return kTaken;
-}
-
-// Reads vLLM's structured_outputs: one of its members defines the answer.
-std::string read_structured_outputs(Json& value, ChatRequest& request) {
-  if (!value.is_object()) return "is not an object";
-  const std::initializer_list<std::string_view> served = {"choice", "regex", "json", "grammar",
-                                                          "json_object"};
-  std::string taken;
-  for (auto& [name, member] : value.items()) {
-    if (member.is_null() || std::ranges::find(served, name) == served.end()) continue;
-    if (name == "json_object" && member == false) continue;
-    if (!taken.empty()) return "has " + taken + " and " + name + ", one of them is taken";
-    taken = name;
-    std::string wrong;
-    if (name == "choice") {
-      wrong = read_choices(member, request);
-    } else if (name == "regex") {
-      wrong = read_regex(member, request);
-    } else if (name == "json") {
-      wrong = read_guided_json(member, request);
-    } else if (name == "grammar") {
-      wrong = read_grammar(member, request);
-    } else if (member == true) {
-      request.params.format = api::ChatParams::Format::kJsonObject;
-      request.params.format_text = R"({"type": "object"})";
-    } else {
-      wrong = "is not true or false";
-    }
-    if (!wrong.empty()) return "has a " + name + " that " + wrong;
-    request.params.format_member = "structured_outputs." + name;
-  }
-  if (value.contains("structural_tag") && !value["structural_tag"].is_null()) {
-    return "has structural_tag, which is not served";
-  }
-  if (taken.empty()) return "has none of choice, regex, json, grammar and json_object";
-  return pass_others(value, "structured_outputs.", served, request);
-}
-
 std::string read_extension(Json& value, ChatRequest& request) {
   if (!value.is_object()) return "is not an object";
   for (const auto& [name, member] : value.items()) {
@@ -342,13 +219,6 @@ constexpr Member kOwnMembers[] = {
     {"top_logprobs", [](Json& v, ChatRequest& r) { return read_count(v, r.params.top_logprobs); }},
     {"return_token_ids",
      [](Json& v, ChatRequest& r) { return read_flag(v, r.params.return_token_ids); }},
-    {"response_format", read_response_format},
-    {"grammar", read_grammar},
-    {"structured_outputs", read_structured_outputs},
-    {"guided_choice", [](Json& v, ChatRequest& r) { return read_choices(v, r); }},
-    {"guided_regex", [](Json& v, ChatRequest& r) { return read_regex(v, r); }},
-    {"guided_json", [](Json& v, ChatRequest& r) { return read_guided_json(v, r); }},
-    {"guided_grammar", read_grammar},
     {"lintel", read_extension},
     {"reasoning_effort", read_effort},
     {"thinking_token_budget",
@@ -421,15 +291,11 @@ std::string read_enable_thinking(const Json& body, ChatRequest& request) {
   return kTaken;
 }
 
-// Members that define the format of an answer: a request may have one of them.
-constexpr std::string_view kFormats[] = {"response_format", "grammar",      "structured_outputs",
-                                         "guided_choice",   "guided_regex", "guided_json",
-                                         "guided_grammar"};
-
 const std::vector<std::string_view>& served_members() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> own;
     for (const Member& member : kOwnMembers) own.push_back(member.name);
+    own.insert(own.end(), std::begin(kAnswerFormats), std::end(kAnswerFormats));
     return served_names(&RequestField::chat, std::move(own));
   }();
   return names;
@@ -500,10 +366,9 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
         kOwnMembers, [&](const Member& member) { return name == member.name; });
     const auto* const refused =
         std::ranges::find(kRefusedMembers, name, &std::pair<std::string_view, const char*>::first);
-    if (own != std::end(kOwnMembers)) {
-      if (std::ranges::find(kFormats, name) != std::end(kFormats)) {
-        request.params.format_member = name;  // some name the part that has the text
-      }
+    if (is_answer_format(name)) {
+      what = read_answer_format(name, value, request.params, request.ignored);
+    } else if (own != std::end(kOwnMembers)) {
       if (own->read != nullptr) what = own->read(value, request);
     } else if (refused != std::end(kRefusedMembers)) {
       what = refused->second;
@@ -526,13 +391,10 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
     request.params.format =
         api::ChatParams::Format::kText;  // there is no text that a format could constrain
   }
-  const auto has = [&](std::string_view member) {
-    const auto found = body.find(std::string(member));
-    return found != body.end() && !found->is_null();
-  };
   std::string format;
-  for (const std::string_view member : kFormats) {
-    if (!has(member)) continue;
+  for (const std::string_view member : kAnswerFormats) {
+    const auto found = body.find(std::string(member));
+    if (found == body.end() || found->is_null()) continue;
     if (!format.empty()) return wrong(std::string(member), "cannot be combined with " + format);
     format = member;
   }

@@ -13,10 +13,20 @@
 
 namespace lintel::api {
 
-// The trees are values for the model's template, which sees members in the client's order.
-struct ChatParams {
-  enum class ToolChoice { kAuto, kNone, kRequired };
+// The form that the text of an answer has.
+struct AnswerFormat {
   enum class Format { kText, kJsonObject, kJsonSchema, kGrammar, kPattern };
+
+  Format format = Format::kText;
+  std::string format_text;  // the schema, GBNF, or the pattern of the whole text
+  // The member of the request that has the text, as errors name it: "structured_outputs.regex".
+  std::string format_member;
+  bool strict_schema = false;
+};
+
+// The trees are values for the model's template, which sees members in the client's order.
+struct ChatParams : AnswerFormat {
+  enum class ToolChoice { kAuto, kNone, kRequired };
 
   // Model, sampling, adapter, and stops, whose texts are matched in the content; the rest is not
   // used.
@@ -30,14 +40,9 @@ struct ChatParams {
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::vector<std::string> offered_tools;  // those that may be called; empty: all
   bool parallel_tool_calls = true;
-  bool tool_grammar = true;  // calls that the model begins by itself are held to their form
-  bool cache = true;         // states after beginnings of the prompt are used, and kept
-  Format format = Format::kText;
-  std::string format_text;  // the schema, GBNF, or the pattern of the whole text
-  // The member of the request that has the text, as errors name it: "structured_outputs.regex".
-  std::string format_member;
-  bool strict_schema = false;
-  std::string reasoning_effort;                  // empty: not given
+  bool tool_grammar = true;      // calls that the model begins by itself are held to their form
+  bool cache = true;             // states after beginnings of the prompt are used, and kept
+  std::string reasoning_effort;  // empty: not given
   std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning
   std::string verbosity;                         // empty: not given
   bool add_generation_prompt = true;
