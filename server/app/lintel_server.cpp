@@ -25,6 +25,7 @@
 #include "server/anthropic/routes.h"
 #include "server/api/kserve/service.h"
 #include "server/api/lintel_v1/admin_service.h"
+#include "server/api/lintel_v1/answer_grammars.h"
 #include "server/api/lintel_v1/chat_generation.h"
 #include "server/api/lintel_v1/chat_service.h"
 #include "server/api/lintel_v1/generation_service.h"
@@ -242,8 +243,8 @@ struct LintelServer::Impl {
                 options.refuses_unknown_members,
                 options.model_aliases,
                 options.late_system},
-        generation(context),
-        chat_generation(context),
+        generation(context, grammars),
+        chat_generation(context, grammars),
         chat(context, chat_generation),
         response(context, chat_generation, responses),
         session(context),
@@ -364,6 +365,7 @@ struct LintelServer::Impl {
   ActiveCalls calls;
   ServerHealth health;
   ServiceContext context;
+  AnswerGrammars grammars;
   GenerationService generation;
   ChatGeneration chat_generation;
   ChatService chat;

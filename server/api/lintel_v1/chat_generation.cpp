@@ -14,7 +14,6 @@
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/lookup.h"
 #include "server/chat/template/request_json.h"
-#include "server/grammar/gbnf.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
@@ -328,63 +327,10 @@ void ChatAnswerWriter::add_usage(v1::ChatResponse& message) const {
   }
 }
 
-namespace {
-
-// Tokens of a grammar by their ids, <[42]>, become their texts.
-grpc::Status spell_grammar_tokens(ReadChat& chat) {
-  if (chat.request.format != api::ChatParams::Format::kGrammar) return grpc::Status::OK;
-  const Tokenizer& tokenizer = *chat.model->transformer->tokenizer();
-  try {
-    chat.request.format_text = grammar::spell_tokens(chat.request.format_text, tokenizer);
-    return grpc::Status::OK;
-  } catch (const grammar::GrammarError& error) {
-    return chat_refusal("UNSUPPORTED_SCHEMA", chat.request.format_member, error.what());
-  }
-}
-
-}  // namespace
-
-ChatGeneration::ChatGeneration(const ServiceContext& context)
-    : context_(context), turns_(/*threads=*/1, kMostTurns) {}
+ChatGeneration::ChatGeneration(const ServiceContext& context, AnswerGrammars& grammars)
+    : context_(context), grammars_(grammars), turns_(/*threads=*/1, kMostTurns) {}
 
 ChatGeneration::~ChatGeneration() { is_stopping_ = true; }
-
-grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
-                                         GenerationRequest& generation) {
-  const api::ChatParams& request = chat.request;
-  const ChatPrompt& prompt = chat.prompt;
-  const Transformer& transformer = *chat.model->transformer;
-  const bool is_asked_for = request.format != api::ChatParams::Format::kText ||
-                            request.tool_choice == api::ChatParams::ToolChoice::kRequired;
-  // A grammar ends with the model's end tokens.
-  if (request.base.stop.ignore_eos && !is_asked_for) return grpc::Status::OK;
-  ChatGrammar made;
-  grpc::Status status = make_chat_grammar(request, prompt.traits, grammars_, made);
-  if (!status.ok() || made.grammar == nullptr) return status;
-  if (!made.relaxed.empty()) rpc.add_header("lintel-schema-relaxed", made.relaxed);
-  if (!made.closed.empty()) rpc.add_header("lintel-schema-closed", made.closed);
-  if (generation.stop.tokens.empty()) {
-    // Calls that the model begins by itself are read all the same.
-    if (!is_asked_for) return status;
-    const bool has_format = request.format != api::ChatParams::Format::kText;
-    return invalid_argument({{has_format ? request.format_member : "tool_choice",
-                              "needs a model with a token that ends a text"}});
-  }
-  const ToolDialect dialect = request.tools.is_null() ? ToolDialect::kNone : prompt.traits.dialect;
-  const auto vocabulary = vocabularies_.of(
-      transformer.tokenizer(), static_cast<std::size_t>(transformer.config().vocab_size), dialect);
-  const auto spelt = [&](const std::shared_ptr<const grammar::Grammar>& texts) {
-    return grammar::spelt_by(texts, vocabulary->spelt_bytes());
-  };
-  generation.constraint =
-      GrammarConstraint{.grammar = spelt(made.grammar),
-                        .vocabulary = vocabulary,
-                        .after_reasoning = prompt.thinking != ThinkingStart::kClosed};
-  if (made.calls != nullptr) {
-    generation.constraint->calls = {*grammar_dialect(dialect), spelt(made.calls)};
-  }
-  return status;
-}
 
 grpc::Status ChatGeneration::charge_output(RpcCall& rpc, const CallScope& scope,
                                            PreparedChat& chat) {
@@ -453,13 +399,18 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                         "have " + std::to_string(chat.prompt.ids.size()) +
                             " tokens, the model takes fewer than " + std::to_string(most));
   }
-  if (grpc::Status spelt = spell_grammar_tokens(chat); !spelt.ok()) return spelt;
+  grpc::Status spelt = spell_grammar_tokens(*chat.model->transformer->tokenizer(), chat.request);
+  if (!spelt.ok()) return spelt;
   prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
   add_model_stops(chat, prepared.output.stops);
   add_left_out(chat, rpc);
   grpc::Status status = admit(rpc, call, chat, prepared);
   GenerationRequest& request = prepared.prepared.checked.request;
-  if (status.ok()) status = add_grammar(rpc, chat, request);
+  if (status.ok()) {
+    status = grammars_.constrain(rpc, chat.request, chat.prompt.traits,
+                                 chat.prompt.thinking != ThinkingStart::kClosed,
+                                 *chat.model->transformer, request);
+  }
   if (!status.ok()) return status;
   request.caches_prefix = chat.request.cache;
   const bool caches = keeps_states(context_, chat);

@@ -17,16 +17,15 @@
 #include <vector>
 
 #include "lintel/v1/chat.pb.h"
+#include "server/api/lintel_v1/answer_grammars.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/service_context.h"
 #include "server/api/token_stream.h"
-#include "server/chat/chat_grammar.h"
 #include "server/chat/chat_output.h"
 #include "server/chat/chat_prompt.h"
 #include "server/core/request_memory.h"
 #include "server/core/threads.h"
 #include "server/engine/request.h"
-#include "server/grammar/grammar_cache.h"
 #include "server/openai/chat_request.h"
 #include "server/rpc/call_scope.h"
 #include "server/rpc/ignored_members.h"
@@ -124,7 +123,8 @@ class ChatAnswerWriter {
 // Thread-safe.
 class ChatGeneration {
  public:
-  explicit ChatGeneration(const ServiceContext& context);
+  // `grammars` outlive it.
+  ChatGeneration(const ServiceContext& context, AnswerGrammars& grammars);
   ~ChatGeneration();  // ends what is made of turns that are over
 
   // Checks the request and makes what is to be run of it. Not OK: nothing is held. Takes the
@@ -143,8 +143,6 @@ class ChatGeneration {
   // request permits.
   grpc::Status admit(RpcCall& rpc, StreamCall& call, const ReadChat& chat,
                      PreparedChat& prepared) const;
-  // Adds the grammar of the answer to the request that is to be submitted.
-  grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
   // Drops states of the turn that the next turn cannot begin with.
   void end_turn(const ChatTurn& turn) const;
   // Reads the answer as the next turn begins, while the model has nothing else to do.
@@ -157,8 +155,7 @@ class ChatGeneration {
   std::optional<api::ChatParams> request_of(const ChatTurn& turn, JsonBudget& budget) const;
 
   const ServiceContext context_;
-  grammar::GrammarCache grammars_;
-  ChatVocabularies vocabularies_;
+  AnswerGrammars& grammars_;
   std::atomic<bool> is_stopping_{false};
   WorkThreads turns_;  // last: ends turns while the rest is there
 };

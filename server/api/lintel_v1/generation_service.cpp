@@ -73,8 +73,9 @@ void write_times(const SampleTimes& times, v1::Timings& wire) {
   }
 }
 
-grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingOptions& streaming,
-                                   const Clock& clock) {
+grpc::Status GenerateStream::begin(PreparedGeneration prepared, bool spells_special,
+                                   const StreamingOptions& streaming, const Clock& clock) {
+  spells_special_ = spells_special;
   const GenerationRequest& request = prepared.checked.request;
   top_log2_probs_ = request.top_log2_probs;
   if (prepared.checked.token_bytes) tokenizer_ = prepared.model->transformer->tokenizer();
@@ -110,7 +111,9 @@ void GenerateStream::append_token(const OutboxEntry& entry, v1::GenerateResponse
   chunk->add_tokens(entry.token);
   const auto add_bytes = [this](std::int32_t token, std::int32_t cut, auto& list) {
     if (tokenizer_ == nullptr) return;
-    list.add_token_bytes(std::string(text_of_token(*tokenizer_, token, cut)));
+    const bool is_named = spells_special_ && tokenizer_->is_special(token);
+    list.add_token_bytes(std::string(is_named ? tokenizer_->text_of_special(token)
+                                              : text_of_token(*tokenizer_, token, cut)));
   };
   add_bytes(entry.token, entry.cut_bytes, *chunk);
   if (!entry.has_log2_prob) return;
@@ -365,14 +368,44 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
   return Next::kFinish;
 }
 
-GenerationService::GenerationService(const ServiceContext& context) : HandlerService(context) {
+GenerationService::GenerationService(const ServiceContext& context, AnswerGrammars& grammars)
+    : HandlerService(context), grammars_(grammars) {
   serve_stream<v1::GenerateResponse>(Method::kGenerate, &GenerationService::generate);
   serve_stream<v1::ScoreResponse>(Method::kScore, &GenerationService::score);
 }
 
-Task<grpc::Status> GenerationService::generate(Call call, v1::GenerateRequest wire,
+namespace {
+
+// Holds the text of an answer to a format. The model's end tokens end it.
+grpc::Status add_format(RpcCall& rpc, const api::AnswerFormat& format, AnswerGrammars& grammars,
+                        const Transformer& transformer, GenerationRequest& generation) {
+  if (format.format == api::AnswerFormat::Format::kText) return grpc::Status::OK;
+  const std::shared_ptr<const Tokenizer>& tokenizer = transformer.tokenizer();
+  if (tokenizer == nullptr) {
+    return invalid_argument({{format.format_member, "needs a model with a tokenizer"}});
+  }
+  std::vector<std::int32_t>& stops = generation.stop.tokens;
+  for (const std::int32_t end : tokenizer->eos()) {
+    if (std::ranges::find(stops, end) == stops.end()) stops.push_back(end);
+  }
+  api::ChatParams request;
+  static_cast<api::AnswerFormat&>(request) = format;
+  grpc::Status status = spell_grammar_tokens(*tokenizer, request);
+  if (!status.ok()) return status;
+  return grammars.constrain(rpc, request, TemplateTraits(), /*after_reasoning=*/false, transformer,
+                            generation);
+}
+
+}  // namespace
+
+Task<grpc::Status> GenerationService::generate(Call call,
+                                               ObjectOr<v1::GenerateRequest, GenerateObject> asked,
                                                GenerateStream& stream) {
-  const api::GenerateParams params = api::read_params(std::move(wire));
+  if (asked.object == nullptr) {
+    asked.object = std::make_unique<GenerateObject>();
+    asked.object->params = api::read_params(std::move(asked.message));
+  }
+  const api::GenerateParams& params = asked.object->params;
   const std::string& caller = call.scope.caller().name;
   grpc::Status status;
   if (!params.session_id.empty()) status = co_await store_thread(call);
@@ -391,10 +424,15 @@ Task<grpc::Status> GenerationService::generate(Call call, v1::GenerateRequest wi
   if (status.ok() && prepared.past == nullptr) {
     status = charge_kept_answer(call.rpc, call.scope, prepared, "max_new_tokens");
   }
+  if (status.ok()) {
+    status = add_format(call.rpc, asked.object->format, grammars_, *prepared.model->transformer,
+                        prepared.checked.request);
+  }
   if (!status.ok()) co_return status;
   prepared.checked.request.allowance = stream.call().quota.allowance();
   prepared.checked.request.caller = call.scope.turn_name();
-  co_return stream.begin(std::move(prepared), context_.streaming, context_.clock);
+  co_return stream.begin(std::move(prepared), asked.object->spells_special, context_.streaming,
+                         context_.clock);
 }
 
 Task<grpc::Status> GenerationService::score(Call call, v1::ScoreRequest wire,

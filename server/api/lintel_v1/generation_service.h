@@ -12,6 +12,7 @@
 #include "lintel/v1/generation.grpc.pb.h"
 #include "lintel/v1/generation.pb.h"
 #include "server/api/handlers.h"
+#include "server/api/lintel_v1/answer_grammars.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/request_checks.h"
 #include "server/api/response_stream.h"
@@ -23,6 +24,7 @@
 #include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
 #include "server/models/model_registry.h"
+#include "server/openai/generate_object.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {
@@ -34,9 +36,10 @@ class GenerateStream final : public TokenReactor<v1::GenerateResponse> {
  public:
   using TokenReactor::TokenReactor;
 
-  // Starts the call; the status is run()'s.
-  grpc::Status begin(PreparedGeneration prepared, const StreamingOptions& streaming,
-                     const Clock& clock);
+  // Starts the call; the status is run()'s. spells_special: bytes of special tokens are their
+  // names, of which they have none otherwise.
+  grpc::Status begin(PreparedGeneration prepared, bool spells_special,
+                     const StreamingOptions& streaming, const Clock& clock);
 
  private:
   void fill(std::span<const OutboxEntry> entries, bool is_last,
@@ -44,6 +47,7 @@ class GenerateStream final : public TokenReactor<v1::GenerateResponse> {
   void append_token(const OutboxEntry& entry, v1::GenerateResponse& message);
 
   int top_log2_probs_ = 0;
+  bool spells_special_ = false;
   std::shared_ptr<const Tokenizer> tokenizer_;  // where the client wants the bytes of tokens
   std::vector<int> chunk_of_sample_;            // in the message being filled; -1: none
 };
@@ -145,11 +149,15 @@ void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::Sc
 // Thread-safe. Checks, takes a lease, submits; the streams do the rest.
 class GenerationService final : public HandlerService {
  public:
-  explicit GenerationService(const ServiceContext& context);
+  // `grammars` outlive the service.
+  GenerationService(const ServiceContext& context, AnswerGrammars& grammars);
 
  private:
-  Task<grpc::Status> generate(Call call, v1::GenerateRequest wire, GenerateStream& stream);
+  Task<grpc::Status> generate(Call call, ObjectOr<v1::GenerateRequest, GenerateObject> asked,
+                              GenerateStream& stream);
   Task<grpc::Status> score(Call call, v1::ScoreRequest wire, ScoreStream::Reactor& stream);
+
+  AnswerGrammars& grammars_;
 };
 
 }  // namespace lintel

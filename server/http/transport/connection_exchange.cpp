@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/transport/connection_exchange.h"
 
+#include <algorithm>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -111,7 +112,9 @@ ConnectionExchange::~ConnectionExchange() {
 }
 
 void ConnectionExchange::add_header(std::string name, std::string value) {
-  headers_.emplace_back(std::move(name), std::move(value));
+  // Each call of several for one answer names what it has left out.
+  const std::pair header(std::move(name), std::move(value));
+  if (std::ranges::find(headers_, header) == headers_.end()) headers_.push_back(header);
 }
 
 void ConnectionExchange::answer(HttpAnswer answer) {

@@ -21,9 +21,11 @@
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
 #include "model/core/utf8.h"
+#include "server/api/params/wire_params.h"
 #include "server/core/token_record.h"
 #include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
+#include "server/openai/generate_object.h"
 #include "server/openai/http/completion_request.h"
 #include "server/openai/http/errors.h"
 #include "server/openai/json.h"
@@ -315,12 +317,18 @@ PromptSize size_of(const api::Values& prompt, TextForm form) {
   return size;
 }
 
+// True if lintel.v1 has no fields for the request: its calls are of GenerateObjects.
+bool has_object(const CompletionRequest& request) {
+  return request.format.format != api::AnswerFormat::Format::kText || !request.skips_special;
+}
+
 // The most bytes that the call of one prompt holds: its request, as read and as a message, its
 // tokens, and the answer.
 std::size_t bytes_of_call(const CompletionRequest& request, const api::Values& prompt) {
   constexpr std::size_t kCallBytes = std::size_t{128} << 10;
   constexpr std::size_t kCopies = 3;
-  const std::size_t message = api::held_bytes(request.settings) + api::held_bytes(prompt);
+  const std::size_t message = api::held_bytes(request.settings) + api::held_bytes(prompt) +
+                              request.format.format_text.size();
   return kCallBytes + kCopies * message + prompt.bytes.size() * sizeof(std::int32_t);
 }
 
@@ -421,6 +429,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   }
 
   void next_prompt();
+  RequestMessage request_of_prompt() const;
 
   HttpAnswer error(const grpc::Status& status) const {
     MemberNames names;
@@ -629,6 +638,9 @@ class Completion::PromptExchange final : public HttpExchange {
 
   const HttpRequest& request() const override { return exchange_.request(); }
   std::string take_body() override { return exchange_.take_body(); }
+  void add_header(std::string name, std::string value) override {
+    if (!completion_->has_begun_) exchange_.add_header(std::move(name), std::move(value));
+  }
   void answer(HttpAnswer answer) override {
     if (!completion_->has_begun_) return exchange_.answer(std::move(answer));
     exchange_.end(server_sent_event(answer.body));
@@ -685,11 +697,21 @@ class Completion::PromptAnswer final : public StreamAnswer {
   const std::shared_ptr<Completion> completion_;
 };
 
-void Completion::next_prompt() {
-  begin_choices();
+RequestMessage Completion::request_of_prompt() const {
   v1::GenerateRequest generate = generate_request(request_, prompt_);
   generate.set_token_bytes(form_ == TextForm::kText);
-  RequestMessage request = RequestMessage::of(std::move(generate));
+  if (!has_object(request_)) return RequestMessage::of(std::move(generate));
+  auto object = std::make_unique<GenerateObject>();
+  object->charge = memory_.beside();  // which has the object's bytes
+  object->params = api::read_params(std::move(generate));
+  object->format = request_.format;
+  object->spells_special = !request_.skips_special;
+  return RequestMessage(std::move(object));
+}
+
+void Completion::next_prompt() {
+  begin_choices();
+  RequestMessage request = request_of_prompt();
   const std::shared_ptr<Completion> self = shared_from_this();
   if (request_.streams) {
     calls_.stream(std::make_shared<PromptExchange>(self), kGenerateMethod, std::move(request),
@@ -717,10 +739,12 @@ void Completion::next_prompt() {
 
 void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest request) {
   RequestMemory::Charge memory = calls.charge_of(*exchange);
-  std::size_t bytes = api::held_bytes(request.settings), call = 0;
+  std::size_t bytes = api::held_bytes(request.settings) + request.format.format_text.size();
+  std::size_t call = 0;
   for (const api::Values& prompt : request.prompts) {
-    // Only prompts after the first: the call of that is charged by itself.
-    if (&prompt != &request.prompts.front()) call = std::max(call, bytes_of_call(request, prompt));
+    // The call of the first prompt is charged by itself, unless it is one of an object.
+    if (has_object(request) || &prompt != &request.prompts.front())
+      call = std::max(call, bytes_of_call(request, prompt));
     bytes += api::held_bytes(prompt);
     if (request.token_ids || request.continuous_usage) {
       bytes += (1 + request.num_samples) * static_cast<std::size_t>(prompt.size()) *

@@ -2,11 +2,14 @@
 #include "server/openai/http/completion_request.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "proto/fields/request_fields.h"
 #include "server/api/params/generate_params.h"
+#include "server/openai/answer_format.h"
 #include "server/openai/members.h"
 
 namespace lintel {
@@ -61,14 +64,6 @@ std::string read_suffix(const Json& value, CompletionRequest&) {
   return "is not served: models here continue a prompt, and fill no gaps";
 }
 
-std::string read_skip_special_tokens(const Json& value, CompletionRequest&) {
-  bool skips = true;
-  std::string wrong = MemberReader<Json>{value}.read(skips);
-  if (!wrong.empty() || skips) return wrong;
-  return "false is not served here: special tokens have no bytes, of which the text is made; "
-         "return_token_ids has their ids, and chats spell them";
-}
-
 struct Member {
   const char* name;
   // Returns an error; empty: none.
@@ -98,7 +93,10 @@ constexpr Member kOwnMembers[] = {
      }},
     {"return_token_ids",
      [](const Json& v, CompletionRequest& r) { return MemberReader<Json>{v}.read(r.token_ids); }},
-    {"skip_special_tokens", read_skip_special_tokens},
+    {"skip_special_tokens",
+     [](const Json& v, CompletionRequest& r) {
+       return MemberReader<Json>{v}.read(r.skips_special);
+     }},
     {"timings_per_token",
      [](const Json& v, CompletionRequest& r) { return MemberReader<Json>{v}.read(r.timings); }},
 };
@@ -109,6 +107,7 @@ const std::vector<std::string_view>& served_completion_members() {
     for (const Member& member : kOwnMembers) {
       if (member.read != read_suffix) own.push_back(member.name);
     }
+    own.insert(own.end(), std::begin(kAnswerFormats), std::end(kAnswerFormats));
     return served_names(&RequestField::completions, std::move(own));
   }();
   return names;
@@ -119,6 +118,9 @@ std::string read_member(const std::string& name, const Json& value, CompletionRe
   const auto* const own =
       std::ranges::find_if(kOwnMembers, [&](const Member& member) { return name == member.name; });
   if (own != std::end(kOwnMembers)) return own->read(value, request);
+  if (is_answer_format(name)) {
+    return read_answer_format(name, nlohmann::ordered_json(value), request.format, request.ignored);
+  }
   bool is_known = false;
   std::string wrong =
       read_field(&RequestField::completions, name, value, request.settings, is_known);
@@ -145,6 +147,27 @@ std::string settle_best_of(const Json& json, CompletionRequest& request) {
   return "";
 }
 
+// Refuses what a format cannot go with. Returns the member, with its error; empty: nothing.
+std::pair<std::string, std::string> check_format(const Json& body,
+                                                 const CompletionRequest& request) {
+  std::string format;
+  for (const std::string_view member : kAnswerFormats) {
+    const auto found = body.find(std::string(member));
+    if (found == body.end() || found->is_null()) continue;
+    if (!format.empty()) return {std::string(member), "cannot be combined with " + format};
+    format = member;
+  }
+  if (request.format.format == api::AnswerFormat::Format::kText) return {};
+  const api::GenerateParams& settings = request.settings;
+  const std::string wrong = "cannot be combined with " + format;
+  if (settings.stop.ignore_eos) return {"ignore_eos", wrong + ", which needs the model's end"};
+  if (settings.particles > 1) {
+    return {"particles", wrong + ": what has ended cannot be weighed by what is given behind"};
+  }
+  if (!settings.given.empty()) return {"given", wrong + ", of which all tokens are drawn"};
+  return {};
+}
+
 }  // namespace
 
 std::optional<CompletionRequest> read_completion_request(const Json& body, OpenAiError& error) {
@@ -163,6 +186,8 @@ std::optional<CompletionRequest> read_completion_request(const Json& body, OpenA
   if (body.contains("stream_options") && !body["stream_options"].is_null() && !request.streams) {
     return refuse("stream_options", "goes with stream");
   }
+  const auto [member, conflict] = check_format(body, request);
+  if (!member.empty()) return refuse(member, conflict);
   api::GenerateParams& settings = request.settings;
   const bool is_unlimited = body.contains("max_tokens") && body["max_tokens"] == -1;
   if (!settings.max_new_tokens && !is_unlimited) settings.max_new_tokens = kDefaultMaxTokens;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
+#include "server/api/params/chat_params.h"
 #include "server/api/params/generate_params.h"
 #include "server/openai/json.h"
 #include "server/openai/members.h"
@@ -32,6 +33,9 @@ struct CompletionRequest {
   bool token_ids = false;         // choices have the prompt's and their own
   bool timings = false;           // the answer has them
   TextBiases text_biases;         // lintel.v1 has no texts: biases of their tokens
+  // What lintel.v1 has no fields for: GenerateObject.
+  api::AnswerFormat format;
+  bool skips_special = true;  // false: special tokens are spelt in the text
   IgnoredMembers ignored;
 };
 

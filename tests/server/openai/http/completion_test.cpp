@@ -6,6 +6,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <regex>
 
 #include "model/core/utf8.h"
 #include "model/tokenizer/tokenizer.h"
@@ -541,6 +542,140 @@ TEST_CASE("completions take members of other servers") {
   }
 }
 
+// A server with a model that has special tokens.
+struct LlamaServer {
+  LlamaServer() : server(with_http(), clock, {{"llama", llama_text_model()}}) {}
+  HttpReply reply_to(const json& body) {
+    return post(server.server().http_port(), "/v1/completions", body.dump());
+  }
+  json answered(const json& body) {
+    const HttpReply reply = reply_to(body);
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return json::parse(reply.body);
+  }
+  // The text of choice 0 of a stream.
+  std::string streamed(json body) {
+    body["stream"] = true;
+    std::string text;
+    for (const std::string& event : events(reply_to(body).body)) {
+      if (event == "[DONE]") continue;
+      const json choice = json::parse(event)["choices"][0];
+      if (choice["index"] == 0) text += choice["text"];
+    }
+    return text;
+  }
+
+  SteadyClock clock;
+  TestServer server;
+};
+
+TEST_CASE(
+    "completions: the text is one of a choice, pattern, schema or grammar, and ends with it") {
+  LlamaServer server;
+  struct Case {
+    const char* name;
+    json value;
+    const char* text;
+  };
+  const json schema = {{"enum", {1, 22}}};
+  const Case cases[] = {
+      {"guided_choice", json::array({"xyzzy", "plugh"}), "xyzzy|plugh"},
+      {"guided_regex", "^[a-c]{3}$|x{5}y", "[a-c]{3}|x{5}y"},
+      {"guided_json", schema, "\\s*(1|22)\\s*"},
+      {"guided_json", schema.dump(), "\\s*(1|22)\\s*"},
+      {"guided_grammar", "root ::= \"ab\" \"c\"{2}", "abcc"},
+      {"grammar", "root ::= \"ab\" \"c\"{2}", "abcc"},
+      {"structured_outputs", {{"regex", "ab{3}"}}, "abbb"},
+      {"structured_outputs", {{"choice", json::array({"xyzzy"})}}, "xyzzy"},
+      {"response_format",
+       {{"type", "json_schema"}, {"json_schema", {{"name", "s"}, {"schema", schema}}}},
+       "\\s*(1|22)\\s*"},
+  };
+  for (const Case& format : cases) {
+    CAPTURE(format.name, format.value);
+    const std::regex expected(format.text);
+    json body = {{"prompt", "Hello"}, {"max_tokens", 60}, {"seed", 7}};
+    body[format.name] = format.value;
+    const json whole = server.answered(body);
+    const std::string text = whole["choices"][0]["text"];
+    CAPTURE(text);
+    CHECK(std::regex_match(text, expected));
+    CHECK(whole["choices"][0]["finish_reason"] == "stop");
+    CHECK(server.streamed(body) == text);
+    // Ids, which no end token ends without a format, and a second prompt.
+    body["prompt"] = {{72, 73}, {74}};
+    body["n"] = 2;
+    const json others = server.answered(body);
+    REQUIRE(others["choices"].size() == 4);
+    for (const json& choice : others["choices"]) {
+      CHECK(std::regex_match(choice["text"].get<std::string>(), expected));
+      CHECK(choice["finish_reason"] == "stop");
+    }
+  }
+  // OpenAI's value for no format.
+  json body = {{"prompt", "Hello"}, {"max_tokens", 12}, {"seed", 7}};
+  const json plain = server.answered(body);
+  body["response_format"] = {{"type", "text"}};
+  CHECK(server.answered(body)["choices"] == plain["choices"]);
+}
+
+TEST_CASE("completions: a format is refused beside what it cannot go with") {
+  LlamaServer server;
+  const auto error_of = [&](const json& more) {
+    json body = {{"prompt", "Hello"}, {"max_tokens", 12}};
+    body.update(more);
+    const HttpReply reply = server.reply_to(body);
+    CHECK(reply.status == 400);
+    return json::parse(reply.body)["error"];
+  };
+  const auto message_of = [&](const json& more) {
+    return error_of(more)["message"].get<std::string>();
+  };
+  const json pattern = {{"guided_regex", "a+"}};
+  const auto beside = [&](const char* name, const json& value) {
+    json both = pattern;
+    both[name] = value;
+    return message_of(both);
+  };
+  CHECK(beside("ignore_eos", true) ==
+        "ignore_eos: cannot be combined with guided_regex, which needs the model's end");
+  CHECK_THAT(beside("particles", 2), Contains("particles: cannot be combined with guided_regex"));
+  CHECK_THAT(beside("given", json::array({{{"position", 9}, {"text", "a"}}})),
+             Contains("given: cannot be combined with guided_regex"));
+  CHECK(beside("grammar", "root ::= \"a\"") == "guided_regex: cannot be combined with grammar");
+  const json wrong = error_of({{"guided_regex", "a)|(b"}});
+  CHECK(wrong["code"] == "unsupported_schema");
+  CHECK(wrong["param"] == "guided_regex");
+  CHECK(wrong["message"] == "guided_regex: pattern a)|(b");
+  CHECK_THAT(message_of({{"structured_outputs", {{"grammar", "root ::= other"}}}}),
+             Catch::StartsWith("structured_outputs.grammar: "));
+  const std::string special = "root ::= <[" + std::to_string(kLlamaEnd) + "]>";
+  CHECK_THAT(message_of({{"guided_grammar", special}}),
+             Contains("guided_grammar: ") && Contains("is special"));
+}
+
+TEST_CASE("completions: special tokens are spelt on request") {
+  LlamaServer server;
+  json body = {{"prompt", "Hello"}, {"max_tokens", 2}, {"seed", 7}, {"ignore_eos", true}};
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), 200}};
+  CHECK(server.answered(body)["choices"][0]["text"] == "");
+  body["skip_special_tokens"] = true;
+  CHECK(server.answered(body)["choices"][0]["text"] == "");
+  body["skip_special_tokens"] = false;
+  CHECK(server.answered(body)["choices"][0]["text"] == "<|end_of_text|><|end_of_text|>");
+  CHECK(server.streamed(body) == "<|end_of_text|><|end_of_text|>");
+  body["logprobs"] = 1;
+  CHECK(server.answered(body)["choices"][0]["logprobs"]["tokens"] ==
+        json::array({"<|end_of_text|>", "<|end_of_text|>"}));
+  body.erase("logprobs");
+  // One that ends the answer is text where it is a part of it.
+  body["ignore_eos"] = false;
+  CHECK(server.answered(body)["choices"][0]["text"] == "");
+  body["include_stop_str_in_output"] = true;
+  CHECK(server.answered(body)["choices"][0]["text"] == "<|end_of_text|>");
+}
+
 TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names") {
   OpenAiServer server;
   struct Case {
@@ -558,8 +693,10 @@ TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names
       {"temprature", 1, "temprature",
        "temprature: is not a parameter of this server: did you mean "
        "temperature?"},
-      {"guided_regex", "a", "guided_regex", "/v1/chat/completions is"},
-      {"skip_special_tokens", false, "skip_special_tokens", "false is not served here"},
+      {"guided_regex", 3, "guided_regex", "guided_regex: is not a text"},
+      {"guided_regex", "a", "guided_regex", "guided_regex: needs a model with a token"},
+      {"response_format", {{"type", "xml"}}, "response_format", "is not of type text, json_object"},
+      {"skip_special_tokens", 0, "skip_special_tokens", "is not true or false"},
       {"temperature", -1, "temperature", "temperature: -1"},
       {"temperature", "hot", "temperature", "is not a number"},
       {"max_tokens", -2, "max_tokens", "whole number"},
