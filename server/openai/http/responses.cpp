@@ -99,12 +99,12 @@ void answer_begun(const SharedExchange& exchange, HttpCalls& calls, const char* 
       /*kept=*/nullptr);
 }
 
-// Reads a body into `received`, and says why it is no JSON.
-JsonFailure read_received(const SharedExchange& exchange, const std::string& body, ResponseUse use,
-                          JsonBudget& budget, HttpCalls& calls, ReceivedResponse& received) {
+// Reads a body into `received`. Refuses one that is not JSON.
+grpc::Status read_received(const SharedExchange& exchange, const std::string& body, ResponseUse use,
+                           JsonBudget& budget, HttpCalls& calls, ReceivedResponse& received) {
   received.charge = calls.charge_of(*exchange);
-  return read_response_request(
-      body, use, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, received);
+  return body_refusal(read_response_request(
+      body, use, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, received));
 }
 
 grpc::Status create(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
@@ -112,9 +112,9 @@ grpc::Status create(const SharedExchange& exchange, const std::string& body, Jso
   constexpr const char* kMethod = "lintel.v1.ResponseService/Create";
   auto received = std::make_unique<ReceivedResponse>();
   received->idempotency_key = exchange->request().header("idempotency-key");
-  const JsonFailure failure =
+  grpc::Status refused =
       read_received(exchange, body, ResponseUse::kCreate, budget, calls, *received);
-  if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
+  if (!refused.ok()) return refused;
   const bool streams = received->request.streams;
   const bool is_background = received->request.is_background;
   RequestMessage request(std::move(received));
@@ -131,7 +131,9 @@ grpc::Status create(const SharedExchange& exchange, const std::string& body, Jso
 grpc::Status count(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                    HttpCalls& calls) {
   auto received = std::make_unique<ReceivedResponse>();
-  read_received(exchange, body, ResponseUse::kCount, budget, calls, *received);
+  grpc::Status refused =
+      read_received(exchange, body, ResponseUse::kCount, budget, calls, *received);
+  if (!refused.ok()) return refused;
   calls.unary(exchange, "lintel.v1.ResponseService/CountInputTokens",
               RequestMessage(std::move(received)),
               [exchange](const grpc::Status& status, const google::protobuf::Message& message) {
@@ -230,7 +232,9 @@ void list_input(HttpCalls& calls, const SharedExchange& exchange) {
 grpc::Status compact(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                      HttpCalls& calls) {
   auto received = std::make_unique<ReceivedResponse>();
-  read_received(exchange, body, ResponseUse::kCompact, budget, calls, *received);
+  grpc::Status refused =
+      read_received(exchange, body, ResponseUse::kCompact, budget, calls, *received);
+  if (!refused.ok()) return refused;
   answer_json(exchange, calls, "lintel.v1.ResponseService/Compact",
               RequestMessage(std::move(received)), &v1::ResponseJson::body);
   return grpc::Status::OK;

@@ -88,6 +88,19 @@ TEST_CASE("responses: a stream has the pieces of the whole response, and the sam
   CHECK(last["id"] != whole["id"]);
 }
 
+TEST_CASE("responses: every route says where a body is not JSON") {
+  const ResponseServer server;
+  for (const char* const path :
+       {"/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"}) {
+    INFO(path);
+    const HttpReply reply = post(server.port(), path, R"({"model": "m",})");
+    CHECK(reply.status == 400);
+    const std::string message = ojson::parse(reply.body)["error"]["message"];
+    CHECK_THAT(message, Catch::StartsWith("the body is not JSON: "));
+    CHECK_THAT(message, Contains("(byte "));
+  }
+}
+
 TEST_CASE("responses: instructions, tools and formats act as in a chat completion") {
   ResponseServer server;
   ojson body = asked_for("Hello", 30);
