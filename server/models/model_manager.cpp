@@ -14,12 +14,16 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "model/core/errors.h"
 #include "model/model_files.h"
 #include "server/chat/template/traits.h"
+#include "server/core/file_stamp.h"
+#include "server/core/mutex.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_repository.h"
 
@@ -181,59 +185,100 @@ void ModelManager::stop() {
 
 namespace {
 
-// Findings about a model's files that need no load.
-struct FileFacts {
-  std::string problem;  // a fault that fails every load; empty: none is known
+// The files that a model may be read from, each with its stamp: all of its directory, or a GGUF
+// file and its parts.
+using ModelStamps = std::vector<std::pair<std::filesystem::path, FileStamp>>;
+
+void add_stamps(const std::filesystem::path& directory, std::string_view prefix,
+                ModelStamps& stamps) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::filesystem::path& file = entry->path();
+    if (!file.filename().string().starts_with(prefix)) continue;
+    stamps.emplace_back(file, FileStamp::of(file));
+  }
+}
+
+ModelStamps stamps_of(const std::filesystem::path& model) {
+  ModelStamps stamps = {{model, FileStamp::of(model)}};
+  std::error_code error;
+  if (std::filesystem::is_directory(model, error)) {
+    add_stamps(model, "", stamps);
+    add_stamps(model / "additional_chat_templates", "", stamps);
+  } else if (const std::string name = model.filename().string();
+             name.find("-00001-of-") != std::string::npos) {
+    add_stamps(model.parent_path(), name.substr(0, name.find("-00001-of-")) + "-0", stamps);
+  }
+  std::ranges::sort(stamps, {}, &ModelStamps::value_type::first);
+  return stamps;
+}
+
+// A fact about each model that its files have. It is read when it is first asked for, and again
+// when a file has changed. Thread-safe; no call waits for the reads of another.
+template <typename Fact>
+class FactOfFiles {
+ public:
+  using Read = Fact (*)(const std::filesystem::path& model);
+  explicit FactOfFiles(Read read) : read_(read) {}
+
+  Fact find(const std::filesystem::path& model) EXCLUDES(mutex_) {
+    // Before the files are read: a change meanwhile makes the next call read them again.
+    ModelStamps stamps = stamps_of(model);
+    {
+      MutexLock lock(mutex_);
+      const auto known = known_.find(model);
+      if (known != known_.end() && known->second.first == stamps) return known->second.second;
+    }
+    Fact fact = read_(model);
+    MutexLock lock(mutex_);
+    known_.insert_or_assign(model, std::pair(std::move(stamps), fact));
+    return fact;
+  }
+
+ private:
+  const Read read_;
+  Mutex mutex_;
+  std::map<std::filesystem::path, std::pair<ModelStamps, Fact>> known_ GUARDED_BY(mutex_);
+};
+
+// The facts are shared by the process: the contents of files are the same for every manager.
+
+// A fault of the files that fails every load; empty: none is known.
+std::string problem_of(const std::filesystem::path& model) {
+  static FactOfFiles<std::string> problems([](const std::filesystem::path& read) -> std::string {
+    try {
+      const ModelFiles files(read);
+      return "";
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+  });
+  return problems.find(model);
+}
+
+struct ChatFiles {
   bool has_tokenizer = false;
   bool has_template = false;  // for chats, that is served
 };
 
-// The files are read once, and again when they have changed. Thread-safe.
-class KnownFiles {
- public:
-  FileFacts find(const std::filesystem::path& model) EXCLUDES(mutex_) {
-    std::filesystem::file_time_type changed = time_of(model);
-    for (const char* const file : {"config.json", "chat_template.jinja", "tokenizer_config.json"}) {
-      changed = std::max(changed, time_of(model / file));
-    }
-    MutexLock lock(mutex_);
-    const auto known = known_.find(model);
-    if (known != known_.end() && known->second.changed == changed) return known->second.facts;
-    Known found{changed, {}};
+// Neither, where the model cannot be loaded.
+ChatFiles chat_files_of(const std::filesystem::path& model) {
+  static FactOfFiles<ChatFiles> chat_files([](const std::filesystem::path& read) {
+    ChatFiles found;
     try {
-      const ModelFiles files(model);
-      found.facts.has_tokenizer = files.has_tokenizer();
-      if (found.facts.has_tokenizer) found.facts.has_template = has_served_template(files);
-    } catch (const ModelError& error) {
-      found.facts.problem = error.what();
+      const ModelFiles files(read);
+      found.has_tokenizer = files.has_tokenizer();
+      if (!found.has_tokenizer) return found;
+      const ChatTemplateSources sources = files.load_chat_template_sources();
+      found.has_template = compile_chat_templates(sources.templates, sources.special_tokens)
+                               .find(/*has_tools=*/false) != nullptr;
+    } catch (const ModelError&) {  // problem_of() says why
+      return ChatFiles();
     }
-    return known_.insert_or_assign(model, std::move(found)).first->second.facts;
-  }
-
- private:
-  struct Known {
-    std::filesystem::file_time_type changed;  // the files, when they were read
-    FileFacts facts;
-  };
-  static bool has_served_template(const ModelFiles& files) {
-    const ChatTemplateSources sources = files.load_chat_template_sources();
-    return compile_chat_templates(sources.templates, sources.special_tokens)
-               .find(/*has_tools=*/false) != nullptr;
-  }
-  static std::filesystem::file_time_type time_of(const std::filesystem::path& path) {
-    std::error_code none;
-    const auto time = std::filesystem::last_write_time(path, none);
-    return none ? std::filesystem::file_time_type::min() : time;
-  }
-
-  Mutex mutex_;
-  std::map<std::filesystem::path, Known> known_ GUARDED_BY(mutex_);
-};
-
-// Shared by the process: the contents of files are the same for every manager.
-KnownFiles& known_files() {
-  static KnownFiles files;
-  return files;
+    return found;
+  });
+  return chat_files.find(model);
 }
 
 }  // namespace
@@ -249,7 +294,7 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
             return entry.name == name && entry.version == found.version;
           });
       if (is_known) continue;
-      const std::string problem = known_files().find(found.directory).problem;
+      const std::string problem = problem_of(found.directory);
       entries.push_back({name, found.version, ModelState::kUnavailable,
                          problem.empty() ? "not loaded" : repository_.without_path(problem),
                          !problem.empty()});
@@ -497,10 +542,10 @@ std::vector<std::string> ModelManager::names() const {
 bool ModelManager::can_chat(const std::string& name) const {
   const std::vector<ModelSource> found = sources(name);
   if (found.empty()) return false;
-  const FileFacts facts = known_files().find(found.back().directory);
+  const ChatFiles files = chat_files_of(found.back().directory);
   const bool is_given = std::ranges::any_of(
       options_.chat_templates, [&](const ChatTemplateFile& given) { return given.model == name; });
-  return facts.problem.empty() && facts.has_tokenizer && (facts.has_template || is_given);
+  return files.has_tokenizer && (files.has_template || is_given);
 }
 
 void ModelManager::wait_for(const std::string& name, std::optional<std::int64_t> version,

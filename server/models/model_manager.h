@@ -98,7 +98,8 @@ class ModelManager {
   // The names that requests may use, sorted: ready models, and those that are loaded on request.
   std::vector<std::string> names() const;
   // True if the files of a model, which need not be loaded, are those of one that chats: it has a
-  // tokenizer and a chat template that is served. Reads them when they have changed.
+  // tokenizer and a chat template that is served. Of several versions the newest decides. Reads the
+  // files when they have changed.
   bool can_chat(const std::string& name) const;
   static constexpr std::chrono::seconds kFailureTime{10};
   // Unloads what no call has used for idle_unload_ms; the server calls it periodically.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelManager with --models: requests load what they name, and what no call uses goes.
+#include <sys/inotify.h>
+#include <unistd.h>
+
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +20,7 @@
 #include "tests/server/support/models_fixture.h"
 #include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -283,6 +287,73 @@ TEST_CASE("a model that can never load is listed with its reason, until its file
            fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   CHECK_FALSE(listed().failed);
   CHECK(listed().reason == "not loaded");
+}
+
+// Counts how often a file is opened.
+class Opens {
+ public:
+  explicit Opens(const fs::path& file) : inotify_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    REQUIRE(inotify_ >= 0);
+    REQUIRE(inotify_add_watch(inotify_, file.c_str(), IN_OPEN) >= 0);
+  }
+  ~Opens() { ::close(inotify_); }
+  Opens(const Opens&) = delete;
+  Opens& operator=(const Opens&) = delete;
+
+  // Returns whether it was opened since the last call.
+  bool any() const {
+    char events[4096];
+    bool found = false;
+    while (::read(inotify_, events, sizeof events) > 0) found = true;
+    return found;
+  }
+
+ private:
+  const int inotify_;
+};
+
+TEST_CASE("the list of models reads no chat template, and the question for a chat only once") {
+  OnRequestFixture f;
+  const fs::path file = f.directory.path() / "talk/chat_template.jinja";
+  write_text_model(file.parent_path());
+  std::ofstream(file) << "{{ messages[0].content }}";
+  const Opens opens(file);
+  CHECK(f.listed() == "a UNAVAILABLE; b UNAVAILABLE; c UNAVAILABLE; talk UNAVAILABLE; ");
+  CHECK_FALSE(opens.any());
+  CHECK(f.manager->can_chat("talk"));
+  CHECK(opens.any());
+  CHECK(f.manager->can_chat("talk"));
+  CHECK_FALSE(opens.any());
+}
+
+TEST_CASE("files of a model that change are read again, also those with older times") {
+  OnRequestFixture f;
+  const fs::path model = f.directory.path() / "talk";
+  write_text_model(model);
+  const fs::file_time_type old = fs::last_write_time(model / "config.json") - seconds(1000);
+  // As a copy that preserves times.
+  const auto write_old = [&](const fs::path& file, const std::string& text) {
+    std::ofstream(model / file) << text;
+    fs::last_write_time(model / file, old);
+    fs::last_write_time(model, old);
+  };
+  const auto template_json = [](const std::string& source) {
+    return R"({"chat_template": ")" + source + R"("})";
+  };
+  fs::create_directory(model / "additional_chat_templates");
+  for (const char* const name :
+       {"tokenizer_config.json", "chat_template.json", "chat_template.jinja",
+        "additional_chat_templates/default.jinja"}) {
+    INFO(name);
+    const fs::path file = name;
+    const bool is_json = file.extension() == ".json";
+    for (const bool is_served : {false, true, false}) {
+      const std::string source = is_served ? "{{ messages[0].content }}" : "{% nosuch %}";
+      write_old(file, is_json ? template_json(source) : source);
+      CHECK(f.manager->can_chat("talk") == is_served);
+    }
+    fs::remove(model / file);
+  }
 }
 
 TEST_CASE("a model of --model is unloaded and loaded again as those of --models") {
