@@ -117,17 +117,11 @@ bool chats(const ServedModel& model) {
          model.transformer->tokenizer() != nullptr;
 }
 
-// The `names` that chat: models that are not in memory are judged by their files. Models whose last
-// load failed are left out.
+// The `names` that chat: models that are not in memory are judged by their files.
 std::vector<std::string> chat_names(std::vector<std::string> names, const ServiceContext& context) {
-  std::vector<std::string> failed;
-  for (const ModelRegistry::Entry& entry : context.manager.index()) {
-    if (entry.failed) failed.push_back(entry.name);
-  }
   std::erase_if(names, [&](const std::string& name) {
     const SharedModel model = context.models.find(name);
-    if (model != nullptr) return !chats(*model);
-    return std::ranges::count(failed, name) > 0 || !context.manager.can_chat(name);
+    return model != nullptr ? !chats(*model) : !context.manager.can_chat(name);
   });
   return names;
 }

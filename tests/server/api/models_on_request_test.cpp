@@ -191,6 +191,9 @@ TEST_CASE("a chat without a model gets the only model that can chat, loaded or n
   write_text_model(f.directory.path() / "plain");
   write_text_model(f.directory.path() / "talk");
   add_template("talk");
+  fs::create_directories(f.directory.path() / "two/1");
+  std::ofstream(f.directory.path() / "two/1/config.json") << "{}";
+  write_text_model(f.directory.path() / "two/2");
   f.begin();
   const auto ask = [&] {
     const HttpReply reply =
@@ -204,6 +207,9 @@ TEST_CASE("a chat without a model gets the only model that can chat, loaded or n
   // The files are read again once they have changed.
   add_template("plain");
   CHECK(ask()["error"]["message"] == "model: several models chat, name one: plain, talk");
+  // Of several versions the newest decides, though an older one cannot be loaded.
+  add_template("two/2");
+  CHECK(ask()["error"]["message"] == "model: several models chat, name one: plain, talk, two");
 }
 
 TEST_CASE("calls at the same time wait for one load") {
