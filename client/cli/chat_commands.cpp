@@ -197,12 +197,18 @@ class Talk {
   // Runs `body` and prints the error of a call that fails; the conversation continues unless its
   // server has ended: throws Failure, which says so.
   template <typename Body>
-  void attempt(Body&& body) {
-    const auto error = error_of_turn(console_, *flags_.command, std::forward<Body>(body));
-    if (!error) return;
-    const auto end = server_end_ ? server_end_() : std::nullopt;
+  void attempt(const Body& body) {
+    std::optional<std::string> end;  // of the server
+    const auto error = error_of_turn(console_, *flags_.command, [&] {
+      try {
+        body();
+      } catch (const CallError& failed) {
+        if (server_end_ && !console_.cancellation().cancelled()) end = server_end_(failed);
+        throw;
+      }
+    });
     if (end) throw Failure(*end);
-    say(*error);
+    if (error) say(*error);
   }
 
   void ask(const std::string& question) {

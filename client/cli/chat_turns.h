@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/cli/commands.h"
 #include "client/cli/console.h"
 #include "client/cli/flags.h"
 #include "client/cli/generate_output.h"
@@ -47,10 +48,6 @@ struct ChatInput {
 // nothing, the question there. Throws UsageError and Failure.
 ChatInput read_chat_input(const ChatFlags& flags, std::optional<std::string> question,
                           Console& console);
-
-// Says how the server of the conversation ended; nothing: it runs. Empty where the server is not
-// the command's own.
-using ServerEnd = std::function<std::optional<std::string>()>;
 
 // Throws UsageError, which begins with `flag`, for a text that --think does not take.
 void check_think(const std::string& flag, const std::string& word);

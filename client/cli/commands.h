@@ -8,6 +8,7 @@
 
 #include "client/cli/flags.h"
 #include "client/hub/pull.h"
+#include "client/lib/call_error.h"
 
 namespace lintel::cli {
 
@@ -27,11 +28,11 @@ void add_run(CLI::App& app, CommandLine& command_line);
 
 // Functions of other commands that `lintel run` calls.
 
-// Talks to the model that the connection names. Returns an ExitCode. `server_end`: says how the
-// server, this command's own, ended, which ends the conversation; nothing: it runs. Empty: the
-// server is another's.
-using TalkOver = std::function<int(const ConnectionFlags& connection,
-                                   const std::function<std::optional<std::string>()>& server_end)>;
+// Says how the server of the conversation, this command's own, ended before this call failed, which
+// ends the conversation; nothing: it runs. Empty: the server is another's.
+using ServerEnd = std::function<std::optional<std::string>(const CallError& error)>;
+// Talks to the model that the connection names. Returns an ExitCode.
+using TalkOver = std::function<int(const ConnectionFlags& connection, const ServerEnd& server_end)>;
 // Checks the flags of a conversation and reads its input that needs no server: files, and off a
 // terminal the question, unless `question` is the only one. Throws UsageError and Failure.
 using PrepareTalk = std::function<TalkOver(std::optional<std::string> question)>;

@@ -326,9 +326,13 @@ class OwnServer {
   OwnServer(const OwnServer&) = delete;
   OwnServer& operator=(const OwnServer&) = delete;
 
-  // Says how it ended, after a call to it failed; nothing: it runs.
-  std::optional<std::string> end() {
-    const std::optional<int> status = child_.wait_for(kEndDelay);
+  // Says how it ended, after a call to it failed; nothing: it runs. Waits for its end where the
+  // call was lost.
+  std::optional<std::string> end(const CallError& error) {
+    const bool is_lost = error.code() == grpc::StatusCode::UNAVAILABLE ||
+                         error.code() == grpc::StatusCode::CANCELLED;
+    const std::optional<int> status =
+        child_.wait_for(is_lost ? kEndDelay : std::chrono::milliseconds(0));
     if (!status) return std::nullopt;
     has_said_end_ = true;
     return "the server of this conversation " + end_text(*status) + log_text();
@@ -422,10 +426,10 @@ int run_model(const RunFlags& flags, const PrepareTalk& prepare, Console& consol
   own.model = wanted.name;
   own.deadline_seconds = flags.connection.deadline_seconds;
   try {
-    return talk(own, [&server] { return server.end(); });
-  } catch (const CallError&) {
+    return talk(own, [&server](const CallError& error) { return server.end(error); });
+  } catch (const CallError& error) {
     if (console.cancellation().cancelled()) throw;
-    if (const auto end = server.end()) throw Failure(*end);
+    if (const auto end = server.end(error)) throw Failure(*end);
     throw;
   }
 }

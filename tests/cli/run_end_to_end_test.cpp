@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <regex>
@@ -237,6 +238,24 @@ TEST_CASE_METHOD(RunFixture, "a conversation of lintel run ends with its server,
       logs().at(0) + ")";
   CHECK_THAT(run.read_until(end), Contains(end));
   CHECK(run.wait() == 1);
+}
+
+TEST_CASE_METHOD(RunFixture, "a conversation of lintel run waits for no end after other errors") {
+  std::ofstream(model / "chat_template.jinja")
+      << "{% if messages[-1].content == 'no' %}{{ raise_exception('not that') }}{% endif %}"
+      << kRunTemplate;
+  TerminalProcess run(command_of_run({model.string(), "--max-tokens", "4"}));
+  run.read_until("> ");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 40; ++i) {
+    run.type("no\n");
+    CHECK_THAT(run.read_until("not that"), Contains("not that"));
+    run.read_until("> ");
+  }
+  // 40 times 200 ms, in which a server may end.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+  run.type("\x04");
+  CHECK(run.wait() == 0);
 }
 
 TEST_CASE_METHOD(RunFixture, "lintel run says how its server ended before or with the question") {
