@@ -10,6 +10,7 @@
 
 #include "client/cli/console.h"
 #include "client/cli/flags.h"
+#include "model/core/errors.h"
 
 namespace lintel::bench {
 namespace {
@@ -86,9 +87,8 @@ std::optional<std::int64_t> length_member(const RecordedJson& object, const char
   if (found == nullptr) return std::nullopt;
   const bool is_length = found->is_number_integer() && *found >= 1 && *found <= Lengths::kMost;
   if (!is_length) {
-    refuse_conversation(where, std::string(name) + " is " + found->dump() +
-                                   ", expected a whole number from 1 to " +
-                                   std::to_string(Lengths::kMost));
+    refuse_conversation(where, std::string(name) + " is " + found->dump() + ", expected " +
+                                   whole_number_text(1, Lengths::kMost));
   }
   return found->get<std::int64_t>();
 }

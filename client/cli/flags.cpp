@@ -328,18 +328,6 @@ std::pair<google::protobuf::Message*, const google::protobuf::FieldDescriptor*> 
   return {in, in->GetDescriptor()->FindFieldByName(name)};
 }
 
-// "a number from 0 to 1000", "a number above 0, at most 1"
-std::string range_text(const FieldRange& range) {
-  const auto decimal = [](float value) {
-    char text[32] = {};
-    std::to_chars(text, text + sizeof text - 1, value);
-    return std::string(text);
-  };
-  return range.is_above_low
-             ? "a number above " + decimal(range.low) + ", at most " + decimal(range.high)
-             : "a number from " + decimal(range.low) + " to " + decimal(range.high);
-}
-
 // The text of a flag, parsed by the type of its field and set there. `flag` is for errors.
 void set_field(const RequestField& row, std::string_view flag, std::string_view text,
                v1::GenerateRequest& request) {
@@ -357,7 +345,7 @@ void set_field(const RequestField& row, std::string_view flag, std::string_view 
     case FieldType::kNumber: {
       const float value = parse_float(flag, text);
       if (row.range.is_given() && !row.range.contains(value)) {
-        refuse_flag(flag, text, "expected " + range_text(row.range));
+        refuse_flag(flag, text, "expected a number " + row.range.text());
       }
       return reflection.SetFloat(to, field, value);
     }

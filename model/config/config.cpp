@@ -90,10 +90,6 @@ bool is_integer_within(const json& v, std::int64_t low, std::int64_t high) {
   return fits && v.get<std::int64_t>() >= low && v.get<std::int64_t>() <= high;
 }
 
-std::string whole_number(std::int64_t low, std::int64_t high) {
-  return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-}
-
 // Not one that is 0 as f32 and nowhere else.
 bool is_positive_float(double number, double high) {
   return number >= std::numeric_limits<float>::min() && number <= high;
@@ -103,7 +99,7 @@ bool is_positive_float(double number, double high) {
 
 std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int64_t high,
                              const char* or_else) {
-  const std::string expected = whole_number(low, high) + or_else;
+  const std::string expected = whole_number_text(low, high) + or_else;
   const json& v = value(key, expected);
   if (!is_integer_within(v, low, high)) fail(key, found_text(v), expected);
   return v.get<std::int64_t>();
@@ -111,7 +107,7 @@ std::int64_t Fields::integer(const std::string& key, std::int64_t low, std::int6
 
 std::vector<std::int64_t> Fields::integers(const std::string& key, std::int64_t low,
                                            std::int64_t high, std::string expected) {
-  if (expected.empty()) expected = whole_number(low, high) + ", or a list of n_heads of them";
+  if (expected.empty()) expected = whole_number_text(low, high) + ", or a list of n_heads of them";
   const json& list = value(key, expected);
   const auto all_fit = [&] {
     for (const json& v : list) {

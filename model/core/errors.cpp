@@ -12,6 +12,10 @@ std::string shorten(std::string_view text, std::size_t max_bytes) {
   return std::string(text.substr(0, end)) + "...";
 }
 
+std::string whole_number_text(std::int64_t low, std::int64_t high) {
+  return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+}
+
 std::string quote(std::string_view text) {
   using nlohmann::json;
   return json(shorten(text)).dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);

@@ -210,10 +210,6 @@ bool is_neutral(const RefusedKey& key, const json& value) {
 constexpr const char* kNotServed =
     "no such key: it changes what is computed, and that is not served";
 
-std::string whole_number(std::int64_t low, std::int64_t high) {
-  return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-}
-
 }  // namespace
 
 CheckpointKeys::CheckpointKeys(const json& object, std::string file, std::string path)
@@ -245,7 +241,7 @@ std::optional<std::int64_t> CheckpointKeys::integer(const std::string& key, std:
   const bool is_whole = std::trunc(number) == number;  // 4.0 is written for 4
   const bool is_in_range =
       number >= static_cast<double>(low) && number <= static_cast<double>(high);
-  if (!is_whole || !is_in_range) fail(key, whole_number(low, high));
+  if (!is_whole || !is_in_range) fail(key, whole_number_text(low, high));
   return static_cast<std::int64_t>(number);
 }
 
@@ -257,7 +253,7 @@ std::int64_t CheckpointKeys::integer(const std::string& key, std::int64_t low, s
 
 std::int64_t CheckpointKeys::required(const std::string& key, std::int64_t low, std::int64_t high) {
   const std::optional<std::int64_t> number = integer(key, low, high);
-  if (!number) fail(key, whole_number(low, high));
+  if (!number) fail(key, whole_number_text(low, high));
   return *number;
 }
 

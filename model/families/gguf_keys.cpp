@@ -50,10 +50,6 @@ constexpr const char* kGgufNotServed =
 // Without an effect in every architecture.
 constexpr std::string_view kIgnoredGguf[] = {"context_length", "tensor_data_layout"};
 
-std::string whole_number_text(std::int64_t low, std::int64_t high) {
-  return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
-}
-
 // One line, shortened: a file may hold any bytes.
 std::string value_text(const GgufValue& value) {
   if (value.is_array()) return value.type_name() + " of " + std::to_string(value.size());

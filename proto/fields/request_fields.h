@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace lintel {
@@ -40,6 +41,8 @@ struct FieldRange {
   constexpr bool contains(float value) const {  // not NaN
     return (is_above_low ? value > low : value >= low) && value <= high;
   }
+  // "from 0 to 1000", "more than 0 and at most 1"
+  std::string text() const;
 };
 
 // The name of a field in an API; empty: the API has no such field.

@@ -17,6 +17,7 @@
 
 #include "lintel/v1/chat.pb.h"
 #include "lintel/v1/model.pb.h"
+#include "model/core/errors.h"
 #include "server/anthropic/errors.h"
 #include "server/anthropic/message_output.h"
 #include "server/anthropic/message_request.h"
@@ -189,8 +190,7 @@ grpc::Status models_page(const std::map<std::string, const v1::Model*>& models,
     const auto read = std::from_chars(text.data(), text.data() + text.size(), limit);
     const bool is_number = read.ec == std::errc() && read.ptr == text.data() + text.size();
     if (!is_number || limit == 0 || limit > kMostLimit) {
-      return invalid_argument(
-          {{"limit", "is not a whole number from 1 to " + std::to_string(kMostLimit)}});
+      return invalid_argument({{"limit", "is not " + whole_number_text(1, kMostLimit)}});
     }
   }
   auto begin = models.begin(), end = models.end();

@@ -96,18 +96,13 @@ std::string text(float value) {
   return out.str();
 }
 
-std::string text(const FieldRange& range) {
-  return range.is_above_low ? "more than " + text(range.low) + " and at most " + text(range.high)
-                            : "from " + text(range.low) + " to " + text(range.high);
-}
-
 // A number against the range that the table of fields has for it. `where`: the field, or an item of
 // it.
 template <typename Number>
 void check_range(Number value, const RequestField& field, const std::string& where,
                  Violations& violations) {
   if (field.range.contains(static_cast<float>(value))) return;
-  violations.add(where, text(static_cast<float>(value)) + " is not " + text(field.range));
+  violations.add(where, text(static_cast<float>(value)) + " is not " + field.range.text());
 }
 
 // Reads sampling as this head supports it.
@@ -152,7 +147,7 @@ SamplingOptions read_sampling(const api::SamplingParams& params, const ModelConf
     refuse(params.penalty_window != 0, kWindow);
   } else if (!kWindow.range.contains(static_cast<float>(params.penalty_window))) {
     violations.add(std::string(kWindow.name),
-                   std::to_string(params.penalty_window) + " is not " + text(kWindow.range));
+                   std::to_string(params.penalty_window) + " is not " + kWindow.range.text());
   } else {
     out.penalty_window = static_cast<int>(params.penalty_window);
   }

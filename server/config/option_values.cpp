@@ -9,6 +9,7 @@
 #include <limits>
 #include <system_error>
 
+#include "model/core/errors.h"
 #include "server/chat/template/traits.h"
 #include "server/core/random_bytes.h"
 #include "server/models/model_repository.h"
@@ -276,8 +277,7 @@ std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::in
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
-    throw UsageError("'" + std::string(text) + "' is not a whole number from " +
-                     std::to_string(low) + " to " + std::to_string(high));
+    throw UsageError("'" + std::string(text) + "' is not " + whole_number_text(low, high));
   }
   return value;
 }

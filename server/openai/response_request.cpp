@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/core/errors.h"
 #include "model/core/sha256.h"
 #include "proto/fields/field_names.h"
 #include "proto/fields/request_fields.h"
@@ -196,8 +197,7 @@ class Reader {
     const bool is_count = value.is_number_integer() && value.get<std::int64_t>() >= least &&
                           value.get<std::int64_t>() <= most;
     if (!is_count) {
-      throw MemberError{name, "is not a whole number from " + std::to_string(least) + " to " +
-                                  std::to_string(most)};
+      throw MemberError{name, "is not " + whole_number_text(least, most)};
     }
     return value;
   }

@@ -364,7 +364,7 @@ TEST_CASE("in a terminal /set changes sampling from the next turn on") {
   CHECK_THAT(chat.say("/set temperature -1"),
              Catch::Contains("/set temperature '-1': expected a number from 0 to 1000"));
   CHECK_THAT(chat.say("/set top-p 0"),
-             Catch::Contains("/set top-p '0': expected a number above 0, at most 1"));
+             Catch::Contains("/set top-p '0': expected a number more than 0 and at most 1"));
   CHECK_THAT(chat.say("/set nonsense 3"), Catch::Contains("/set: there is no 'nonsense'"));
   CHECK_THAT(chat.say("/set"), Catch::Contains("/set: expected a name and a value"));
   CHECK_THAT(chat.say("/nonsense"), Catch::Contains("no such command: /nonsense; /help"));
