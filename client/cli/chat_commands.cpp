@@ -23,13 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-std::string without_blanks(const std::string& text) {
-  constexpr const char* kBlanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
-}
-
 std::string counted_turns(std::size_t turns) {
   return std::to_string(turns) + (turns == 1 ? " turn" : " turns");
 }
@@ -129,7 +122,7 @@ class Talk {
     while (!is_over_) {
       const std::optional<Typed> typed = read();
       if (!typed) break;
-      if (without_blanks(typed->text).empty()) continue;
+      if (trimmed(typed->text).empty()) continue;
       attempt([&] { typed->is_command ? obey(typed->text) : ask(typed->text); });
     }
     return kOk;
@@ -169,7 +162,7 @@ class Talk {
     const bool is_quoted = text.starts_with(kQuotes);
     if (is_quoted) text.erase(0, kQuotes.size());
     const auto goes_on = [&] {
-      return is_quoted ? !without_blanks(text).ends_with(kQuotes) : text.ends_with('\\');
+      return is_quoted ? !trimmed(text).ends_with(kQuotes) : text.ends_with('\\');
     };
     while (!is_left && goes_on()) {
       line = editor_.read("... ", &is_left);
@@ -225,7 +218,7 @@ class Talk {
   void obey(const std::string& line) {
     const std::size_t blank = std::min(line.find(' '), line.size());
     const std::string name = line.substr(0, blank);
-    const std::string argument = without_blanks(line.substr(blank));
+    const std::string argument = trimmed(line.substr(blank));
     for (const Command& command : kCommands) {
       if (name != command.name) continue;
       if (command.argument == Argument::kNone && !argument.empty()) {
@@ -270,7 +263,7 @@ class Talk {
     std::string name = argument.substr(0, blank);
     std::ranges::replace(name, '_', '-');
     const std::string given = blank == argument.size() ? "" : argument.substr(blank + 1);
-    const std::string text = without_blanks(given);
+    const std::string text = trimmed(given);
     const auto value = text.empty() ? std::nullopt : std::optional(text);
     if (name == "max-tokens") {
       flags_.max_tokens =

@@ -24,6 +24,13 @@ void refuse_flag(std::string_view flag, std::string_view text, const std::string
   throw UsageError(std::string(flag) + " '" + std::string(text) + "': " + why);
 }
 
+std::string trimmed(const std::string& text) {
+  constexpr const char* kBlanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
 namespace {
 
 template <typename Number>

@@ -23,6 +23,9 @@ namespace lintel::cli {
 // UsageError: "FLAG 'TEXT': WHY"
 [[noreturn]] void refuse_flag(std::string_view flag, std::string_view text, const std::string& why);
 
+// `text` without the blanks and line ends around it.
+std::string trimmed(const std::string& text);
+
 // A whole number, or a finite decimal one, and nothing after it. `flag` is for the message.
 std::int32_t parse_int32(std::string_view flag, std::string_view text);
 std::int64_t parse_int64(std::string_view flag, std::string_view text);

@@ -214,34 +214,32 @@ std::string_view command_elsewhere(const std::string& path, const std::string& w
 
 // Flags of other programs likewise, with an argument or flag of `command`.
 std::string_view flag_elsewhere(const std::string& flag, const CLI::App& command) {
-  struct Elsewhere {
-    std::string_view flag, argument, here;  // an empty argument: any command
+  using enum describe::ForeignFlag;
+  const auto has = [&](const char* argument) {
+    return command.get_option_no_throw(argument) != nullptr;
   };
-  static constexpr Elsewhere kFlags[] = {
-      {"-m", "MODEL", "MODEL, the first argument, names the model"},
-      {"-m", "--model", "--model NAME names the model"},
-      {"--model", "MODEL", "MODEL, the first argument, names the model"},
-      {"-hf", "MODEL", "ORG/NAME[:QUANT], the first argument, names a model of a hub"},
-      {"-hf", "", "`lintel run ORG/NAME[:QUANT]` takes a model of a hub"},
-      {"--hf-repo", "MODEL", "ORG/NAME[:QUANT], the first argument, names a model of a hub"},
-      {"--hf-repo", "", "`lintel run ORG/NAME[:QUANT]` takes a model of a hub"},
-      {"--ctx-size", "", "the context is the model's own"},
-      {"-c", "", "the context is the model's own"},
-      {"-ngl", "", "models are computed on the CPU"},
-      {"--n-gpu-layers", "", "models are computed on the CPU"},
-      {"--gpu-layers", "", "models are computed on the CPU"},
-      {"-n", "--max-tokens", "--max-tokens N bounds an answer"},
-      {"-n", "--max-new-tokens", "--max-new-tokens N bounds an answer"},
-      {"--n-predict", "--max-tokens", "--max-tokens N bounds an answer"},
-      {"--n-predict", "--max-new-tokens", "--max-new-tokens N bounds an answer"},
-      {"--host", "--address", "--address HOST:PORT names the server"},
-      {"--port", "--address", "--address HOST:PORT names the server"},
-      {"--url", "--address", "--address HOST:PORT names the server"},
-  };
-  for (const Elsewhere& other : kFlags) {
-    if (other.flag != flag) continue;
-    const std::string argument(other.argument);
-    if (argument.empty() || command.get_option_no_throw(argument) != nullptr) return other.here;
+  switch (describe::foreign_flag(flag)) {
+    case kModel:
+      if (has("MODEL")) return "MODEL, the first argument, names the model";
+      return has("--model") ? "--model NAME names the model" : "";
+    case kHub:
+      return has("MODEL") ? "ORG/NAME[:QUANT], the first argument, names a model of a hub"
+                          : "`lintel run ORG/NAME[:QUANT]` takes a model of a hub";
+    case kContext:
+      return "the context is the model's own";
+    case kProcessor:
+      return describe::kProcessorHint;
+    case kTokens:
+      if (has("--max-tokens")) return "--max-tokens N bounds an answer";
+      return has("--max-new-tokens") ? "--max-new-tokens N bounds an answer" : "";
+    case kAddress:
+      return has("--address") ? "--address HOST:PORT names the server" : "";
+    case kThreads:
+      return "`lintel-server --workers N` sets the threads";
+    case kSecret:
+      return has("--token") ? "--token TOKEN or @FILE is what the server asks for" : "";
+    case kNone:
+      break;
   }
   return {};
 }
@@ -436,23 +434,15 @@ std::vector<std::string> with_command_first(std::vector<std::string> arguments,
 
 int run(CLI::App& app, CommandLine& command_line, std::vector<std::string> arguments) {
   Console& console = command_line.console;
-  std::string run_together;  // with -h
   try {
     arguments = with_command_first(std::move(arguments), app);
     if (!arguments.empty() && arguments.front() == "help") {
       arguments = asked_for_help(std::move(arguments), app);
     }
-    run_together = describe::word_taken_for_help(arguments);
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants a vector
-    app.parse(std::move(arguments));
-  } catch (const CLI::CallForHelp&) {
-    if (run_together.empty()) {
-      console.out(app.help());
-      console.flush();
-      return kOk;
-    }
+    describe::parse(app, std::move(arguments));
+  } catch (const describe::UnknownFlag& flag) {
     const CLI::App& command = chosen_command(app);
-    throw UsageError(unknown_flag_text(run_together, command) + " (see " + command_path(command) +
+    throw UsageError(unknown_flag_text(flag.what(), command) + " (see " + command_path(command) +
                      " --help)");
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, err;

@@ -403,7 +403,7 @@ int run_model(const RunFlags& flags, const PrepareTalk& prepare, Console& consol
   Wanted wanted = parse_model(flags.model, console);
   std::optional<std::string> question;
   if (flags.has_prompt) {
-    if (flags.prompt.find_first_not_of(" \t\r\n") == std::string::npos) {
+    if (trimmed(flags.prompt).empty()) {
       throw UsageError("PROMPT is empty: a question is expected");
     }
     question = flags.prompt;

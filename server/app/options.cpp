@@ -311,35 +311,29 @@ std::string belongs_to_no_flag(const std::string& word) {
          (std::filesystem::exists(word) ? ": a model's directory or file is given by --model" : "");
 }
 
-// Flags of other servers, and what does the same here.
+// The flag that does the same here as one of another server.
 std::string_view flag_elsewhere(std::string_view flag) {
-  constexpr std::string_view kModel = "--model PATH names a model";
-  constexpr std::string_view kListen =
-      "--http-listen HOST:PORT is the address of HTTP, --listen HOST:PORT that of gRPC";
-  constexpr std::string_view kContext =
-      "the context is the model's own; --max-prompt-tokens and --session-memory bound requests";
-  constexpr std::string_view kHub =
-      "ORG/NAME[:QUANT] of a hub is given without a flag: lintel-server ORG/NAME";
-  constexpr std::string_view kProcessor = "models are computed on the CPU";
-  constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
-      {"-m", kModel},
-      {"-hf", kHub},
-      {"-hfr", kHub},
-      {"--hf-repo", kHub},
-      {"-ngl", kProcessor},
-      {"--n-gpu-layers", kProcessor},
-      {"--gpu-layers", kProcessor},
-      {"--port", kListen},
-      {"--host", kListen},
-      {"--ctx-size", kContext},
-      {"-c", kContext},
-      {"--max-model-len", kContext},
-      {"--threads", "--workers N sets the threads"},
-      {"-t", "--workers N sets the threads"},
-      {"--api-key", "--auth-tokens FILE has the tokens that clients send"},
-  };
-  for (const auto& [name, here] : kFlags) {
-    if (name == flag) return here;
+  using enum describe::ForeignFlag;
+  switch (describe::foreign_flag(flag)) {
+    case kModel:
+      return "--model PATH names a model";
+    case kHub:
+      return "ORG/NAME[:QUANT] of a hub is given without a flag: lintel-server ORG/NAME";
+    case kContext:
+      return "the context is the model's own; --max-prompt-tokens and --session-memory bound "
+             "requests";
+    case kProcessor:
+      return describe::kProcessorHint;
+    case kTokens:
+      return "--max-new-tokens N bounds what a request may ask for";
+    case kAddress:
+      return "--http-listen HOST:PORT is the address of HTTP, --listen HOST:PORT that of gRPC";
+    case kThreads:
+      return "--workers N sets the threads";
+    case kSecret:
+      return "--auth-tokens FILE has the tokens that clients send";
+    case kNone:
+      break;
   }
   return {};
 }
@@ -913,13 +907,8 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
       ->configurable(false);
   lay_out_help(app);
   try {
-    app.parse(argc, argv);
+    describe::parse(app, std::vector<std::string>(argv + 1, argv + argc));
   } catch (const CLI::CallForHelp&) {
-    const std::vector<std::string> words(argv + 1, argv + argc);
-    if (const std::string word = describe::word_taken_for_help(words); !word.empty()) {
-      options->logging.json = asks_for_json(argc, argv, *config);
-      throw UsageError(unknown_flag(word, app));
-    }
     *help = common_help(app, flags);
     return false;
   } catch (const CLI::CallForAllHelp&) {
@@ -931,6 +920,9 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   } catch (const CLI::ParseError& error) {
     options->logging.json = asks_for_json(argc, argv, *config);
     throw UsageError(in_words(error, app, *config, argc, argv));
+  } catch (const describe::UnknownFlag& flag) {
+    options->logging.json = asks_for_json(argc, argv, *config);
+    throw UsageError(unknown_flag(flag.what(), app));
   } catch (const UsageError&) {
     options->logging.json = asks_for_json(argc, argv, *config);
     throw;

@@ -185,6 +185,22 @@ TEST_CASE("zsh's completion quotes what zsh would read") {
   CHECK(has(zsh, "all) _say_list_all && ret=0"));
 }
 
+TEST_CASE("a word that begins with -h is an unknown flag unless help is asked for") {
+  Program program;
+  CHECK_THROWS_AS(parse(program.app, {"--help"}), CLI::CallForHelp);
+  CHECK_THROWS_AS(parse(program.app, {"word", "-hf", "x", "--help"}), CLI::CallForHelp);
+  CHECK_THROWS_WITH(parse(program.app, {"word", "-hf", "x"}), "-hf");
+  CHECK_THROWS_AS(parse(program.app, {"word", "-hf", "x"}), UnknownFlag);
+  CHECK_NOTHROW(parse(program.app, {"word", "--loud", "--", "-hf"}));
+  CHECK(program.text == "-hf");
+}
+
+TEST_CASE("flags of other programs are known by what they ask for") {
+  CHECK(foreign_flag("-hf") == ForeignFlag::kHub);
+  CHECK(foreign_flag("--n-gpu-layers") == ForeignFlag::kProcessor);
+  CHECK(foreign_flag("-h") == ForeignFlag::kNone);
+}
+
 TEST_CASE("there is a man page for the program and for each command") {
   const Program program;
   const auto pages = man_pages(read_command(program.app), "1.2.3", "2026-01-31");

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <regex>
+#include <utility>
 
 #include "tools/describe/formats.h"
 
@@ -184,6 +185,9 @@ void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) 
       ->configurable(false);
 }
 
+namespace {
+
+// The word that CLI11 takes for -h and more flags. Empty: none, or help is asked for, too.
 std::string word_taken_for_help(const std::vector<std::string>& arguments) {
   std::string found;
   for (const std::string& word : arguments) {
@@ -192,6 +196,48 @@ std::string word_taken_for_help(const std::vector<std::string>& arguments) {
     if (found.empty() && word.size() > 2 && word.starts_with("-h")) found = word;
   }
   return found;
+}
+
+}  // namespace
+
+void parse(CLI::App& app, std::vector<std::string> arguments) {
+  const std::string run_together = word_taken_for_help(arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants a vector
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    if (run_together.empty()) throw;
+    throw UnknownFlag(run_together);
+  }
+}
+
+ForeignFlag foreign_flag(std::string_view flag) {
+  using enum ForeignFlag;
+  static constexpr std::pair<std::string_view, ForeignFlag> kFlags[] = {
+      {"-m", kModel},
+      {"--model", kModel},
+      {"-hf", kHub},
+      {"-hfr", kHub},
+      {"--hf-repo", kHub},
+      {"-c", kContext},
+      {"--ctx-size", kContext},
+      {"--max-model-len", kContext},
+      {"-ngl", kProcessor},
+      {"--n-gpu-layers", kProcessor},
+      {"--gpu-layers", kProcessor},
+      {"-n", kTokens},
+      {"--n-predict", kTokens},
+      {"--host", kAddress},
+      {"--port", kAddress},
+      {"--url", kAddress},
+      {"-t", kThreads},
+      {"--threads", kThreads},
+      {"--api-key", kSecret},
+  };
+  for (const auto& [name, asks_for] : kFlags) {
+    if (name == flag) return asks_for;
+  }
+  return kNone;
 }
 
 CLI::Validator offers(const std::vector<std::string>& values) {

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lintel::describe {
@@ -52,9 +55,30 @@ std::string join(const std::vector<std::string>& words, const std::string& betwe
 // `machine_defaults`: flags whose default depends on the machine, which a page leaves out.
 void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults = {});
 
-// The word of a command line that CLI11 takes for -h and more flags, run together: "-hf". Empty:
-// none, or help is asked for, too.
-std::string word_taken_for_help(const std::vector<std::string>& arguments);
+// A flag that a program does not have. what() is the word that gives it.
+class UnknownFlag : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Parses `arguments`, without the program's name, as CLI11 does and throws what that throws, but
+// UnknownFlag for a word that CLI11 takes for -h and more flags, run together: "-hf".
+void parse(CLI::App& app, std::vector<std::string> arguments);
+
+// What flags of other programs that run models ask for.
+enum class ForeignFlag : std::uint8_t {
+  kNone,       // no such flag is known
+  kModel,      // a model, by name or path: -m
+  kHub,        // one of a hub: -hf
+  kContext,    // the length of the context: --ctx-size
+  kProcessor,  // computing on a GPU: -ngl
+  kTokens,     // the length of an answer: -n
+  kAddress,    // the server's address: --host
+  kThreads,    // -t
+  kSecret,     // --api-key
+};
+ForeignFlag foreign_flag(std::string_view flag);
+// The hints that are the same for every program.
+inline constexpr std::string_view kProcessorHint = "models are computed on the CPU";
 
 // For CLI::Option::check(): values that completions offer for a flag whose values are checked
 // elsewhere. Accepts everything and is not seen in --help. Of CLI::IsMember they are known.

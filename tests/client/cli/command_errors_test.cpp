@@ -124,6 +124,9 @@ TEST_CASE("commands of other programs: the error names the command that does the
     CHECK_THAT(err({command, "-ngl", "99"}),
                Catch::Contains("no such flag: -ngl; models are computed on the CPU"));
   }
+  CHECK_THAT(err({"run", "a", "-t", "4"}), Catch::Contains("`lintel-server --workers N`"));
+  CHECK_THAT(err({"chat", "--api-key", "a"}), Catch::Contains("--token TOKEN or @FILE"));
+  CHECK_THAT(err({"chat", "--n-predict", "4"}), Catch::Contains("--max-tokens N bounds"));
   // Beside a request for help, or as the value of a flag, such a word is none of these.
   CHECK(run_lintel({"chat", "-hf", "--help"}).code == 0);
 }

@@ -137,6 +137,8 @@ TEST_CASE("an unknown flag: the error suggests a similar one") {
                Contains(std::string("there is no flag ") + flag + ": --http-listen HOST:PORT"));
   }
   CHECK_THAT(parse({"--model", "m", "--ctx-size", "1"}).error, Contains("--max-prompt-tokens"));
+  CHECK_THAT(parse({"--n-predict", "9", "--model", "m"}).error, Contains(": --max-new-tokens N"));
+  CHECK_THAT(parse({"--api-key", "k", "--model", "m"}).error, Contains(": --auth-tokens FILE"));
   CHECK(parse({"more", "--model", "m"}).error == "'more' belongs to no flag");
   CHECK_THAT(parse({"/tmp"}).error, Contains("--model"));
   CHECK_THAT(parse({"--model", "m", "--log-level", "wran"}).error, Contains("did you mean warn?"));
