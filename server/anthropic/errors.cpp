@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/anthropic/errors.h"
 
-#include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -88,10 +86,7 @@ HttpAnswer error_answer(const HttpRequest& request, int http_status, const grpc:
       {"error", {{"type", anthropic_error_type(http_status)}, {"message", message}}},
       {"request_id", request.request_id}};
   if (!details.reason.empty()) {  // "thread_unsupported_request"
-    std::string code = details.reason;
-    std::ranges::transform(code, code.begin(),
-                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    json["error"]["details"] = {{"error_code", code}};
+    json["error"]["details"] = {{"error_code", in_lower_case(details.reason)}};
   }
   HttpAnswer answer = json_answer(http_status, dumped(json));
   answer.headers.emplace_back("request-id", request.request_id);

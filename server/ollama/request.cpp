@@ -3,7 +3,6 @@
 #include "server/ollama/request.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -318,8 +317,7 @@ std::string read_message(Json& message, std::size_t& num_calls, OpenCalls& open)
   if (!message.is_object()) return ": is not an object";
   const auto role = message.find("role");
   if (role == message.end() || !role->is_string()) return ".role: is not a text";
-  std::ranges::transform(role->get_ref<std::string&>(), role->get_ref<std::string&>().begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  *role = in_lower_case(role->get<std::string>());
   const bool is_result = *role == "tool";
   if (message.contains("images") && !is_nothing(message["images"])) {
     return ".images: is not served: models here read and write text";

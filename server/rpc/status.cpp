@@ -121,6 +121,17 @@ const char* code_name(int code) {
              : "UNKNOWN";
 }
 
+std::string json_code_name(int code) {
+  return code == grpc::StatusCode::CANCELLED ? "canceled" : in_lower_case(code_name(code));
+}
+
+std::string in_lower_case(std::string name) {
+  std::ranges::transform(name, name.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return name;
+}
+
 std::string clip(std::string_view text) { return clipped(text, kMaxNameBytes); }
 
 namespace {

@@ -142,6 +142,11 @@ grpc::Status copy_of(const grpc::Status& status) noexcept;
 
 // "INVALID_ARGUMENT" for grpc::StatusCode::INVALID_ARGUMENT.
 const char* code_name(int code);
+// "not_found" for grpc::StatusCode::NOT_FOUND: the names of codes in JSON, which are Connect's
+// (https://connectrpc.com/docs/protocol#error-codes): CANCELLED is "canceled".
+std::string json_code_name(int code);
+// "no_chat_template" for "NO_CHAT_TEMPLATE": names in JSON.
+std::string in_lower_case(std::string name);
 
 // A client's text for an error message: at most 64 bytes, unprintable ones as '?'.
 std::string clip(std::string_view text);

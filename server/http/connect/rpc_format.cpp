@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -211,16 +210,8 @@ std::string percent_encoded(const std::string& text) {
 
 }  // namespace
 
-std::string connect_code_name(int grpc_code) {
-  if (grpc_code == grpc::StatusCode::CANCELLED) return "canceled";  // Connect's spelling
-  std::string name = code_name(grpc_code);
-  std::ranges::transform(name, name.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return name;
-}
-
 std::string connect_error_json(const grpc::Status& status) {
-  nlohmann::ordered_json error = {{"code", connect_code_name(status.error_code())},
+  nlohmann::ordered_json error = {{"code", json_code_name(status.error_code())},
                                   {"message", status.error_message()}};
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) details.Clear();

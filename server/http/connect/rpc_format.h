@@ -63,9 +63,6 @@ std::optional<std::chrono::milliseconds> rpc_timeout(const HttpRequest& request,
 
 // Errors of calls, as each protocol's clients read them.
 
-// "not_found" for NOT_FOUND: the code's name in Connect's JSON
-// (https://connectrpc.com/docs/protocol#error-codes, as are the HTTP statuses of http_status_of()).
-std::string connect_code_name(int grpc_code);
 // Connect's JSON of an error: {"code": "not_found", "message": ..., "details": [...]}
 // (https://connectrpc.com/docs/protocol#error-end-stream).
 std::string connect_error_json(const grpc::Status& status);

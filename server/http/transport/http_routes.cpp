@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -148,10 +147,8 @@ std::string percent_decoded(std::string_view text) {
 }
 
 HttpAnswer plain_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
-  std::string code = code_name(status.error_code());
-  std::ranges::transform(code, code.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const nlohmann::ordered_json error = {{"code", code}, {"message", status.error_message()}};
+  const nlohmann::ordered_json error = {{"code", json_code_name(status.error_code())},
+                                        {"message", status.error_message()}};
   return json_answer(http_status,
                      error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }

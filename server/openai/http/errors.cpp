@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai/http/errors.h"
 
-#include <algorithm>
-#include <cctype>
 #include <string>
 #include <string_view>
 
@@ -55,9 +53,7 @@ HttpAnswer status_answer(int http_status, const grpc::Status& status, const Memb
   const StatusDetails details = read_status_details(status);
   OpenAiError error{status.error_message(), "", code_of(http_status, status, details)};
   if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT && !details.reason.empty()) {
-    error.code = details.reason;  // "NO_CHAT_TEMPLATE"
-    std::ranges::transform(error.code, error.code.begin(),
-                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    error.code = in_lower_case(details.reason);  // "no_chat_template"
   }
   if (!details.violations.empty()) {
     error.message.clear();

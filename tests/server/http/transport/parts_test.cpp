@@ -15,6 +15,7 @@
 #include "server/http/transport/http_routes.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
+#include "server/rpc/status.h"
 #include "tests/server/http/read_json.h"
 #include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
@@ -374,7 +375,9 @@ TEST_CASE("every gRPC code has Connect's name and HTTP status") {
                                                      {15, "data_loss", 500},
                                                      {16, "unauthenticated", 401}};
   for (const auto& [code, name, status] : table) {
-    CHECK(connect_code_name(code) == name);
+    CHECK(json_code_name(code) == name);
+    const grpc::Status failed(static_cast<grpc::StatusCode>(code), "why");
+    CHECK(json::parse(plain_refusal({}, status, failed).body)["code"] == name);
     CHECK(http_status_of(code) == status);
   }
 }
