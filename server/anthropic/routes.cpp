@@ -21,11 +21,11 @@
 #include "server/anthropic/errors.h"
 #include "server/anthropic/message_output.h"
 #include "server/anthropic/message_request.h"
+#include "server/core/clock.h"
 #include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/http/errors.h"
-#include "server/openai/json.h"
 #include "server/openai/named_models.h"
 #include "server/rpc/status.h"
 
@@ -165,7 +165,7 @@ Json model_info(const v1::Model& model, const std::string& id) {
   Json json = {{"type", "model"},
                {"id", id},
                {"display_name", model.name()},
-               {"created_at", rfc3339_time(start_seconds())}};
+               {"created_at", rfc3339_time(kStartSeconds)}};
   json["max_input_tokens"] = model.max_length() > 0 ? Json(model.max_length()) : Json();
   return json;
 }

@@ -27,6 +27,15 @@ class SteadyClock : public Clock {
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
 };
 
+// Seconds since 1970, of the system's clock.
+inline std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+// The same when the program started: the date of models, which checkpoints do not have.
+inline const std::int64_t kStartSeconds = unix_seconds();
+
 // TokenAllowance: how fast a request may be served.
 
 // The allowance that a request's tokens are paid from. Its sequences pause while it is used up.

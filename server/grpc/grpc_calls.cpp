@@ -17,6 +17,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "server/core/clock.h"
+
 namespace lintel {
 namespace {
 
@@ -75,11 +77,8 @@ class GrpcCall final : public RpcCall {
     // then be past.
     const gpr_timespec deadline =
         gpr_convert_clock_type(context_.raw_deadline(), GPR_CLOCK_REALTIME);
-    const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
-                                 std::chrono::system_clock::now().time_since_epoch())
-                                 .count();
     constexpr std::int64_t kYear = 365 * 24 * 3600;
-    if (deadline.tv_sec > now + kYear) return std::nullopt;
+    if (deadline.tv_sec > unix_seconds() + kYear) return std::nullopt;
     return context_.deadline();
   }
   bool is_cancelled() const override { return context_.IsCancelled(); }

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "model/core/sha256.h"
+#include "server/core/clock.h"
 #include "server/http/encoding/json_bodies.h"
 #include "server/ollama/answer.h"
-#include "server/openai/json.h"
 #include "server/openai/named_models.h"
 
 namespace lintel {
@@ -25,7 +25,7 @@ namespace {
 using ModelJson = nlohmann::ordered_json;
 
 std::string modified_time() {
-  return ollama_time(std::chrono::system_clock::time_point(std::chrono::seconds(start_seconds())));
+  return ollama_time(std::chrono::system_clock::time_point(std::chrono::seconds(kStartSeconds)));
 }
 
 // The configuration of the checkpoint; not an object if the model is not loaded.

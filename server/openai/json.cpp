@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <numbers>
 
@@ -24,17 +23,7 @@ const char* error_type(int http_status) {
   }
 }
 
-const std::int64_t kStartSeconds = unix_seconds();  // before main()
-
 }  // namespace
-
-std::int64_t unix_seconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-std::int64_t start_seconds() { return kStartSeconds; }
 
 std::string completion_id(const std::string& request_id) { return "cmpl-" + request_id; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Common parts of the answers of OpenAI's APIs: ids, times, usage, tokens, errors.
+// Common parts of the answers of OpenAI's APIs: ids, usage, tokens, errors.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,6 @@
 #include "lintel/v1/generation.pb.h"
 
 namespace lintel {
-
-// Seconds since 1970, of the system's clock: `created`.
-std::int64_t unix_seconds();
-// The same when the program started: the date of models, which checkpoints do not have.
-std::int64_t start_seconds();
 
 // Ids of answers. Those that are not stored contain the id of their request, a response's its
 // digits.

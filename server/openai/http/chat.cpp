@@ -10,6 +10,7 @@
 
 #include "lintel/v1/chat.pb.h"
 #include "server/chat/chat_output.h"
+#include "server/core/clock.h"
 #include "server/http/encoding/json_bodies.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/openai/chat_request.h"

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lintel/v1/model.pb.h"
+#include "server/core/clock.h"
 #include "server/http/encoding/json_bodies.h"
 #include "server/openai/http/chat.h"
 #include "server/openai/http/completion.h"
@@ -43,7 +44,7 @@ const char* state_of(const v1::Model& model) {
 // A model as an object. `id`: its name, or an alias.
 nlohmann::ordered_json model_object(const v1::Model& model, const std::string& id) {
   nlohmann::ordered_json object = {
-      {"id", id}, {"object", "model"}, {"created", start_seconds()}, {"owned_by", "lintel"}};
+      {"id", id}, {"object", "model"}, {"created", kStartSeconds}, {"owned_by", "lintel"}};
   if (!model.modality().empty()) object["modality"] = model.modality();
   object["lintel"] = {{"state", state_of(model)}};
   if (id != model.name()) object["lintel"]["alias_of"] = model.name();
