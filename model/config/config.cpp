@@ -2,6 +2,8 @@
 #include "model/config/config.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -408,10 +410,12 @@ std::string read_config_text(const std::filesystem::path& file) {
     throw ModelError(file.string() +
                      ": cannot open: " + (error ? error.message() : "expected a regular file"));
   }
-  std::ifstream in(file, std::ios::binary);
   std::string text(kMaxConfigBytes + 1, '\0');
+  std::ifstream in(file, std::ios::binary);
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in.is_open() || in.bad()) throw ModelError(file.string() + ": cannot read");
+  if (!in.is_open() || in.bad()) {
+    throw ModelError(file.string() + ": cannot read: " + std::strerror(errno));
+  }
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (text.size() > kMaxConfigBytes) {
     throw ModelError(file.string() + ": found more than " + std::to_string(kMaxConfigBytes) +

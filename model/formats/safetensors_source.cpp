@@ -2,6 +2,8 @@
 #include "model/formats/safetensors_source.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -28,10 +30,12 @@ DType dtype_of(const SafetensorsFile& file, const TensorEntry& tensor) {
 }
 
 std::string read_text(const std::filesystem::path& file, std::size_t most_bytes) {
-  std::ifstream in(file, std::ios::binary);
   std::string text(most_bytes + 1, '\0');
+  std::ifstream in(file, std::ios::binary);
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!in.is_open() || in.bad()) throw ModelError(file.string() + ": cannot read");
+  if (!in.is_open() || in.bad()) {
+    throw ModelError(file.string() + ": cannot read: " + std::strerror(errno));
+  }
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (text.size() > most_bytes) {
     throw ModelError(file.string() + ": found more than " + std::to_string(most_bytes) +

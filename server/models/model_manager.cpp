@@ -99,90 +99,6 @@ bool is_failure(LoadRefusal::Kind kind) { return kind == Kind::kUnusable || kind
 
 }  // namespace
 
-class ModelManager::Unload {
- public:
-  Unload(std::size_t models, OnUnloaded done) : left_(models), done_(std::move(done)) {}
-  void one_is_gone() {
-    if (left_.fetch_sub(1) == 1) done_(std::nullopt);
-  }
-
- private:
-  std::atomic<std::size_t> left_;
-  const OnUnloaded done_;
-};
-
-ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
-                           SessionManager& store, const Clock& clock, PrefixCache* prefixes)
-    : options_(options),
-      registry_(registry),
-      store_(store),
-      memory_(std::make_shared<ModelMemory>(options.memory_bytes)),
-      loader_(options_, store.options(), memory_, clock, prefixes),
-      repository_(options.models_directory()),
-      clock_(clock),
-      answers_(options.loads_on_request() ? kAnswerThreads : 0, kMostWaitingRequests) {
-  try {
-    loading_ = std::thread([this] { run_loads(); });
-    draining_ = std::thread([this] { run_drains(); });
-  } catch (...) {  // no second thread: joins the first one before it is destroyed
-    stop();
-    throw;
-  }
-}
-
-ModelManager::~ModelManager() { stop(); }
-
-void ModelManager::load_at_start() {
-  const std::vector<ModelSource> sources = start_sources(options_, repository_);
-  for (const ModelSource& source : sources) {
-    try {
-      const auto start = std::chrono::steady_clock::now();
-      registry_.add(loader_.load(source));
-      load_seconds_.observe(std::chrono::steady_clock::now() - start);
-    } catch (const OutOfModelMemory& error) {
-      throw ModelError(std::string("--model-memory: ") + error.what());
-    }
-  }
-  for (const ModelRepository::Unused& file : repository_.unused()) {
-    spdlog::warn("model {}: {} is served; {} would have the same name and is not", file.name,
-                 file.used.filename().string(), file.unused.filename().string());
-  }
-  if (options_.loads_on_request()) {
-    memory_->make_room_with([this](std::size_t bytes) { make_room(bytes); });
-  }
-}
-
-void ModelManager::serve(const std::string& name, std::shared_ptr<const Transformer> transformer) {
-  registry_.add(loader_.serve(name, /*version=*/1, std::move(transformer)));
-}
-
-void ModelManager::tell_readiness(OnReadiness on_readiness) {
-  {
-    MutexLock lock(telling_);
-    on_readiness_ = std::move(on_readiness);
-  }
-  for (const SharedModel& model : registry_.ready()) tell_readiness_of(model->name);
-}
-
-void ModelManager::tell_readiness_of(const std::string& name) {
-  MutexLock lock(telling_);
-  if (on_readiness_) on_readiness_(name, registry_.find(name) != nullptr);
-}
-
-void ModelManager::stop() {
-  std::deque<Load> refused;
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    refused.swap(loads_);
-    load_asked_.notify_all();
-  }
-  registry_.unused_bell()->ring();
-  for (const Load& load : refused) load.refuse(stopping_refusal(load.model));
-  if (loading_.joinable()) loading_.join();
-  if (draining_.joinable()) draining_.join();
-}
-
 namespace {
 
 // The files that a model may be read from, each with its stamp: all of its directory, or a GGUF
@@ -282,6 +198,97 @@ ChatFiles chat_files_of(const std::filesystem::path& model) {
 }
 
 }  // namespace
+
+class ModelManager::Unload {
+ public:
+  Unload(std::size_t models, OnUnloaded done) : left_(models), done_(std::move(done)) {}
+  void one_is_gone() {
+    if (left_.fetch_sub(1) == 1) done_(std::nullopt);
+  }
+
+ private:
+  std::atomic<std::size_t> left_;
+  const OnUnloaded done_;
+};
+
+ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
+                           SessionManager& store, const Clock& clock, PrefixCache* prefixes)
+    : options_(options),
+      registry_(registry),
+      store_(store),
+      memory_(std::make_shared<ModelMemory>(options.memory_bytes)),
+      loader_(options_, store.options(), memory_, clock, prefixes),
+      repository_(options.models_directory()),
+      clock_(clock),
+      answers_(options.loads_on_request() ? kAnswerThreads : 0, kMostWaitingRequests) {
+  try {
+    loading_ = std::thread([this] { run_loads(); });
+    draining_ = std::thread([this] { run_drains(); });
+  } catch (...) {  // no second thread: joins the first one before it is destroyed
+    stop();
+    throw;
+  }
+}
+
+ModelManager::~ModelManager() { stop(); }
+
+void ModelManager::load_at_start() {
+  const std::vector<ModelSource> sources = start_sources(options_, repository_);
+  for (const ModelSource& source : sources) {
+    try {
+      const auto start = std::chrono::steady_clock::now();
+      registry_.add(loader_.load(source));
+      load_seconds_.observe(std::chrono::steady_clock::now() - start);
+    } catch (const OutOfModelMemory& error) {
+      throw ModelError(std::string("--model-memory: ") + error.what());
+    }
+  }
+  for (const ModelRepository::Unused& file : repository_.unused()) {
+    spdlog::warn("model {}: {} is served; {} would have the same name and is not", file.name,
+                 file.used.filename().string(), file.unused.filename().string());
+  }
+  for (const std::string& name : repository_.names()) {
+    for (const ModelSource& found : repository_.versions(name)) {
+      if (!is_unreadable_model(found.directory)) continue;
+      spdlog::warn("model {} version {} cannot be loaded: {}", name, found.version,
+                   problem_of(found.directory));
+    }
+  }
+  if (options_.loads_on_request()) {
+    memory_->make_room_with([this](std::size_t bytes) { make_room(bytes); });
+  }
+}
+
+void ModelManager::serve(const std::string& name, std::shared_ptr<const Transformer> transformer) {
+  registry_.add(loader_.serve(name, /*version=*/1, std::move(transformer)));
+}
+
+void ModelManager::tell_readiness(OnReadiness on_readiness) {
+  {
+    MutexLock lock(telling_);
+    on_readiness_ = std::move(on_readiness);
+  }
+  for (const SharedModel& model : registry_.ready()) tell_readiness_of(model->name);
+}
+
+void ModelManager::tell_readiness_of(const std::string& name) {
+  MutexLock lock(telling_);
+  if (on_readiness_) on_readiness_(name, registry_.find(name) != nullptr);
+}
+
+void ModelManager::stop() {
+  std::deque<Load> refused;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    refused.swap(loads_);
+    load_asked_.notify_all();
+  }
+  registry_.unused_bell()->ring();
+  for (const Load& load : refused) load.refuse(stopping_refusal(load.model));
+  if (loading_.joinable()) loading_.join();
+  if (draining_.joinable()) draining_.join();
+}
 
 std::vector<ModelRegistry::Entry> ModelManager::index() const {
   std::vector<ModelRegistry::Entry> entries = registry_.index();

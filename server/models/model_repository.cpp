@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/models/model_repository.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
 #include <fstream>
 #include <sstream>
@@ -75,9 +79,14 @@ std::vector<ModelSource> cached_models(const std::string& directory,
   std::vector<ModelSource> found;
   const std::string name = name_of_cached(directory);
   if (!is_repository_name(name)) return found;
+  for (const std::filesystem::path& folder : {path, path / "snapshots"}) {
+    if (is_unreadable_model(folder)) return {{.name = name, .directory = folder}};
+  }
   const std::filesystem::path snapshot = main_snapshot(path);
   if (snapshot.empty()) return found;
-  if (is_model_directory(snapshot)) return {{.name = name, .directory = snapshot}};
+  if (is_model_directory(snapshot) || is_unreadable_model(snapshot)) {
+    return {{.name = name, .directory = snapshot}};
+  }
   for_each_entry(snapshot, [&](const std::string& file, const std::filesystem::path& gguf) {
     const std::string stem = name_of_gguf(file);
     if (stem.empty()) return;
@@ -152,7 +161,7 @@ std::vector<std::string> ModelRepository::names() const {
     }
     for (ModelSource& cached : cached_models(entry, path)) found.push_back(std::move(cached.name));
     if (!is_model_name(entry)) return;
-    bool is_model = is_model_directory(path);
+    bool is_model = is_model_directory(path) || is_unreadable_model(path);
     for_each_directory(path, [&](const std::string& number, const std::filesystem::path&) {
       is_model = is_model || parse_model_version(number).has_value();
     });
@@ -191,8 +200,19 @@ bool is_repository_name(std::string_view name) {
 
 bool is_model_path(const std::filesystem::path& path) {
   std::error_code unreadable;
-  return std::filesystem::is_directory(path, unreadable) ? is_model_directory(path)
-                                                         : path.extension() == ".gguf";
+  return std::filesystem::is_directory(path, unreadable)
+             ? is_model_directory(path) || is_unreadable_model(path)
+             : path.extension() == ".gguf";
+}
+
+bool is_unreadable_model(const std::filesystem::path& path) {
+  const auto is_denied = [](const std::filesystem::path& opened) {
+    const int file = ::open(opened.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return errno == EACCES;
+    ::close(file);
+    return false;
+  };
+  return is_denied(path) || is_denied(path / "config.json");
 }
 
 std::optional<std::int64_t> parse_model_version(std::string_view text) {

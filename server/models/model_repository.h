@@ -44,8 +44,8 @@ class ModelRepository {
     std::filesystem::path used, unused;
   };
   std::vector<Unused> unused() const;
-  // Names, sorted, of directories with versions or a config.json. Other directories may be asked
-  // for by name.
+  // Names, sorted, of directories with versions or a config.json, and of those that may not be
+  // read. Other directories may be asked for by name.
   std::vector<std::string> names() const;
   bool exists() const { return !directory_.empty(); }
 
@@ -59,8 +59,11 @@ class ModelRepository {
   std::filesystem::path directory_;
 };
 
-// True if a model can be loaded from there: a directory of one, or a GGUF file.
+// True if a model can be loaded from there: a directory of one, or a GGUF file. So is a directory
+// that may not be read: its load says why.
 bool is_model_path(const std::filesystem::path& path);
+// True if this process lacks the permission to read the directory, its config.json or the file.
+bool is_unreadable_model(const std::filesystem::path& path);
 
 // True for a valid name of a model: 1 to 128 of letters, digits, '.', '-' and '_', not beginning
 // with '.'.

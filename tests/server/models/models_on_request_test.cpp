@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelManager with --models: requests load what they name, and what no call uses goes.
+#include <sys/fsuid.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -287,6 +288,44 @@ TEST_CASE("a model that can never load is listed with its reason, until its file
            fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   CHECK_FALSE(listed().failed);
   CHECK(listed().reason == "not loaded");
+}
+
+// This thread has the rights of another user's, also where root runs the tests.
+class AsOtherUser {
+ public:
+  AsOtherUser() : before_(setfsuid(65534)) {}
+  ~AsOtherUser() { setfsuid(static_cast<uid_t>(before_)); }
+  AsOtherUser(const AsOtherUser&) = delete;
+  AsOtherUser& operator=(const AsOtherUser&) = delete;
+
+ private:
+  const int before_;
+};
+
+TEST_CASE("a model that the server may not read is listed with the reason, and requests get it") {
+  OnRequestFixture f;
+  const fs::path cached = f.directory.path() / "models--org--name/snapshots/c1";
+  fs::create_directories(cached);
+  write_random_model(cached, tiny_config(TinyModel::kTokens), /*seed=*/5);
+  fs::permissions(f.directory.path(), fs::perms(0755));
+  const std::vector<fs::path> hidden = {f.directory.path() / "a",
+                                        f.directory.path() / "b/config.json",
+                                        f.directory.path() / "models--org--name"};
+  for (const fs::path& path : hidden) fs::permissions(path, fs::perms::none);
+  {
+    const AsOtherUser other;
+    CHECK(
+        f.listed() ==
+        "a UNAVAILABLE failed; b UNAVAILABLE failed; c UNAVAILABLE; org/name UNAVAILABLE failed; ");
+    for (const ModelRegistry::Entry& entry : f.manager->index()) {
+      if (entry.failed) CHECK_THAT(entry.reason, Contains("Permission denied"));
+    }
+    CHECK(f.manager->loads_on_request("a", std::nullopt));
+    CHECK(f.manager->loads_on_request("org/name", std::nullopt));
+  }
+  for (const fs::path& path : hidden) fs::permissions(path, fs::perms(0755));
+  const AsOtherUser other;
+  CHECK(f.listed() == "a UNAVAILABLE; b UNAVAILABLE; c UNAVAILABLE; org/name UNAVAILABLE; ");
 }
 
 // Counts how often a file is opened.
