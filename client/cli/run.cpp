@@ -35,9 +35,10 @@ namespace fs = std::filesystem;
 constexpr const char* kRunFooter = R"(
 MODEL is a model's directory, a GGUF file, or ORG/NAME[:QUANT] of a hub, which is pulled unless the cache has it
 (`lintel pull --help`). A server at --address that has the model already, under any name, is used and left alone;
-no model is loaded into it. Else a server is started for this conversation, on free ports of this machine, and ended with it;
-a line says where its page and its log are. PROMPT is the only question, and so is standard input where that is
-no terminal; the exit status says how it went. On a terminal the conversation is that of `lintel chat`.
+no model is loaded into it. Else a server is started for this conversation, on free ports of this machine, and ended
+with it; a line says where its page and its log are, which is kept where something failed. PROMPT is the only question,
+and so is standard input where that is no terminal; the exit status says how it went. On a terminal the conversation is
+that of `lintel chat`.
 
 Examples:
   lintel run Qwen/Qwen3.5-0.8B
@@ -253,7 +254,7 @@ void remove_old_logs(const fs::path& directory) {
   }
 }
 
-// The log of one server: removed once that has ended well.
+// The log of one server: removed once that and the conversation have ended well.
 class LogFile {
  public:
   LogFile() {
@@ -317,10 +318,12 @@ class OwnServer {
   ~OwnServer() {
     const int status = child_.end(kEndPatience);
     if (has_said_end_) return;
-    if (status == 0) {
-      log_.remove();
-    } else {
+    if (status != 0) {
       console_.err("lintel: the server " + end_text(status) + log_text() + "\n");
+    } else if (has_failed_) {
+      console_.err("lintel: the server's log is kept: " + log_.path().string() + "\n");
+    } else {
+      log_.remove();
     }
   }
   OwnServer(const OwnServer&) = delete;
@@ -337,6 +340,9 @@ class OwnServer {
     has_said_end_ = true;
     return "the server of this conversation " + end_text(*status) + log_text();
   }
+
+  // The conversation ends with an error: the log is kept, and named at the end.
+  void note_failure() { has_failed_ = true; }
 
   const std::string& address() const { return address_; }
   const std::string& page() const { return page_; }
@@ -368,6 +374,7 @@ class OwnServer {
     auto next_note = begin + std::chrono::seconds(1);
     bool noted = false;
     std::string text;
+    if (!console_.err_is_terminal()) console_.err("lintel: loading " + name + "\n");
     while (std::ranges::count(text, '\n') < 2) {
       if (console_.cancellation().cancelled()) {
         log_.remove();
@@ -396,7 +403,7 @@ class OwnServer {
   LogFile log_;
   ChildProcess child_;
   std::string address_, page_;
-  bool has_said_end_ = false;
+  bool has_said_end_ = false, has_failed_ = false;
 };
 
 int run_model(const RunFlags& flags, const PrepareTalk& prepare, Console& console) {
@@ -430,6 +437,10 @@ int run_model(const RunFlags& flags, const PrepareTalk& prepare, Console& consol
   } catch (const CallError& error) {
     if (console.cancellation().cancelled()) throw;
     if (const auto end = server.end(error)) throw Failure(*end);
+    server.note_failure();
+    throw;
+  } catch (const Failure&) {
+    server.note_failure();
     throw;
   }
 }

@@ -94,6 +94,12 @@ std::optional<LoadRefusal> guarded_model_load(const std::string& model,
   });
 }
 
+// The command that fetches a model; empty unless the name is one of a hub.
+std::string pull_hint(const std::string& name) {
+  if (!is_repository_name(name) || name.find('/') == std::string::npos) return "";
+  return "; `lintel pull " + name + "` gets it into a hub's cache, which --models can name";
+}
+
 // True if repeating the request does not help.
 bool is_failure(LoadRefusal::Kind kind) { return kind == Kind::kUnusable || kind == Kind::kFailed; }
 
@@ -388,7 +394,7 @@ std::optional<LoadRefusal> ModelManager::load_now(const std::string& name,
   const std::vector<ModelSource> versions = sources(name);
   if (versions.empty()) {
     return load_refusal(Kind::kNotFound, name,
-                        "the model repository has no model " + short_name(name));
+                        "the model repository has no model " + short_name(name) + pull_hint(name));
   }
   if (!version) return load_from(versions.back(), /*replace_all=*/true, loaded);
   for (const ModelSource& found : versions) {

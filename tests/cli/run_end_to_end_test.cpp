@@ -121,6 +121,7 @@ TEST_CASE_METHOD(RunFixture, "lintel run asks a model of a directory one questio
   REQUIRE(asked.code == 0);
   CHECK(asked.json()["message"]["role"] == "assistant");
   CHECK(asked.json()["usage"]["completion_tokens"] == 8);
+  CHECK_THAT(asked.err, StartsWith("lintel: loading world\n"));
   CHECK_THAT(asked.err, Contains("lintel: world is served for this conversation, page: "));
   // Its server has ended, and with it the log.
   CHECK(status_of_page(page_of(asked.err)) == "000");
@@ -169,6 +170,10 @@ TEST_CASE_METHOD(RunFixture, "lintel run ends with a status and a reason for wha
   CHECK(mute.code == 1);
   CHECK(mute.out.empty());
   CHECK_THAT(mute.err, Contains("chat template (lintel-server's --chat-template)"));
+  // Its log is kept, beside that of the server that did not start.
+  REQUIRE(logs().size() == 2);
+  CHECK((mute.err.find("the server's log is kept: " + logs()[0] + "\n") != std::string::npos ||
+         mute.err.find("the server's log is kept: " + logs()[1] + "\n") != std::string::npos));
 }
 
 TEST_CASE_METHOD(RunFixture,
@@ -275,6 +280,7 @@ TEST_CASE_METHOD(RunFixture, "lintel run says how its server ended before or wit
   const std::string killed = ask_beside("echo 'lintel-server: a line' >&2\nkill -9 $$\n");
   CHECK(
       killed ==
+      "lintel: loading world\n"
       "lintel: the server did not start: it was killed (signal 9); is there enough memory? (log: " +
           logs().at(0) + ")\n");
   CHECK_THAT(ask_beside("echo 'lintel-server ready on 127.0.0.1:1'\n"

@@ -98,6 +98,8 @@ TEST_CASE("a load's refusal has a kind, names the model and hides the repository
   };
   check(f.load("broken"), Kind::kUnusable, "model broken cannot be loaded: broken/model.safeten");
   check(f.load("nosuch"), Kind::kNotFound, "has no model nosuch");
+  check(f.load("org/nosuch:Q8_0"), Kind::kNotFound,
+        "has no model org/nosuch:Q8_0; `lintel pull org/nosuch:Q8_0`");
   check(f.load("good", 3), Kind::kNotFound, "no version 3 of model good");
   CHECK(f.registry.index().at(0).reason == f.load("broken")->text);
   CHECK(f.manager->memory().used_bytes() == 0);
