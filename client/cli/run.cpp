@@ -25,6 +25,7 @@
 #include "client/cli/commands.h"
 #include "client/hub/pull.h"
 #include "model/core/child_process.h"
+#include "model/core/packaged_models.h"
 #include "model/core/sha256.h"
 
 namespace lintel::cli {
@@ -33,8 +34,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kRunFooter = R"(
-MODEL is a model's directory, a GGUF file, or ORG/NAME[:QUANT] of a hub, which is pulled unless the cache has it
-(`lintel pull --help`). A server at --address that has the model already, under any name, is used and left alone;
+MODEL is a model's directory, a GGUF file, the name of a packaged model, as text-rwkv7-small, or ORG/NAME[:QUANT] of a
+hub, which is pulled unless the cache has it (`lintel pull --help`). A server at --address that has the model already, under any name, is used and left alone;
 no model is loaded into it. Else a server is started for this conversation, on free ports of this machine, and ended
 with it; a line says where its page and its log are, which is kept where something failed. PROMPT is the only question,
 and so is standard input where that is no terminal; the exit status says how it went. On a terminal the conversation is
@@ -95,9 +96,15 @@ Wanted parse_model(const std::string& text, Console& console) {
       !text.starts_with("hf.co/")) {
     throw UsageError("MODEL: " + text + ": " + std::strerror(ENOENT));
   }
+  std::string packaged;  // the names
+  for (PackagedModel& model : packaged_models(program_directory())) {
+    if (model.name == text) return {.name = text, .path = std::move(model.directory), .source = {}};
+    packaged += (packaged.empty() ? "" : ", ") + model.name;
+  }
   hub::PullSource source = parse_source(text);
   if (source.repo.find('/') == std::string::npos) {
-    throw UsageError("MODEL: " + text + " is neither a directory or file nor ORG/NAME of a hub");
+    throw UsageError("MODEL: " + text + " is neither a directory or file nor ORG/NAME of a hub" +
+                     (packaged.empty() ? "" : ", nor a packaged model: " + packaged));
   }
   if (text.find("://") == std::string::npos && fs::is_directory(text.substr(0, text.find('/')))) {
     console.err("lintel: " + text + " is no file or folder here; taken for a model of the hub\n");
@@ -451,7 +458,9 @@ void add_run(CLI::App& app, CommandLine& command_line) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command =
       app.add_subcommand("run", "Talk to a model: of a file, or of a hub, pulled where needed");
-  command->add_option("MODEL", flags->model, "Directory, GGUF file, or ORG/NAME[:QUANT] of a hub")
+  command
+      ->add_option("MODEL", flags->model,
+                   "Directory, GGUF file, packaged model, or ORG/NAME[:QUANT] of a hub")
       ->required();
   const CLI::Option* const prompt =
       command->add_option("PROMPT", flags->prompt, "The only question");

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <thread>
 
+#include "model/core/packaged_models.h"
+
 namespace lintel {
 namespace {
 
@@ -44,9 +46,10 @@ int status_of(int status) {
 
 std::filesystem::path program_beside(const std::string& name) {
   std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path beside = self.parent_path() / name;
-  return !error && std::filesystem::exists(beside, error) ? beside : std::filesystem::path(name);
+  const std::filesystem::path folder = program_directory();
+  const std::filesystem::path beside = folder / name;
+  return !folder.empty() && std::filesystem::exists(beside, error) ? beside
+                                                                   : std::filesystem::path(name);
 }
 
 ChildProcess::ChildProcess(const std::vector<std::string>& words, const Options& options) {

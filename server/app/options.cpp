@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/core/packaged_models.h"
 #include "proto/fields/request_fields.h"
 #include "server/api/params/generate_params.h"
 #include "server/config/flags.h"
@@ -827,7 +828,7 @@ std::string fields_as_json() {
 
 // Serves the packaged models if no model is named. Throws UsageError.
 void use_packaged_models(ServerOptions& options) {
-  for (ModelSource& model : packaged_models(program_directory())) {
+  for (PackagedModel& model : packaged_models(program_directory())) {
     options.models.directories.push_back({std::move(model.name), std::move(model.directory)});
   }
   if (options.models.directories.empty()) {

@@ -73,16 +73,6 @@ bool is_repository_name(std::string_view name);
 // The number of a version, "17": a whole number from 1, without leading zeros.
 std::optional<std::int64_t> parse_model_version(std::string_view text);
 
-// The small models that come with the program.
-
-// The directory of this process's executable, symbolic links resolved. Empty if it is unknown.
-std::filesystem::path program_directory();
-
-// The packaged models that are installed, in the package's order: in PREFIX/share/lintel/models if
-// `bin` is an installed PREFIX/bin, in the repository's weights/ if it is the bin/ of a build.
-// Empty if neither has any.
-std::vector<ModelSource> packaged_models(const std::filesystem::path& bin);
-
 // The models that a server starts with.
 
 // The directories of the options, and the newest versions of those to be loaded from the

@@ -139,6 +139,13 @@ TEST_CASE_METHOD(RunFixture, "lintel run asks a model of a directory one questio
              Contains("the answer was cut after 1 token: --max-tokens 1"));
 }
 
+TEST_CASE_METHOD(RunFixture, "lintel run takes a packaged model by its name") {
+  const Result asked = ask("text-rwkv7-small", "What news?");
+  INFO(asked.err);
+  CHECK(asked.code == 0);
+  CHECK_THAT(asked.err, Contains("lintel: text-rwkv7-small is served for this conversation"));
+}
+
 TEST_CASE_METHOD(RunFixture, "lintel run ends with a status and a reason for what fails") {
   const Result missing = ask("./nowhere", "a");
   CHECK(missing.code == 2);
@@ -154,7 +161,9 @@ TEST_CASE_METHOD(RunFixture, "lintel run ends with a status and a reason for wha
                                 " is no file or folder here; taken for a "
                                 "model of the hub\n"));
   CHECK_THAT(ask("org/typo", "a", {"--offline"}).err, !Contains("taken for"));
-  CHECK(ask("gpt2", "a").code == 2);
+  const Result no_packaged = ask("gpt2", "a");
+  CHECK(no_packaged.code == 2);
+  CHECK_THAT(no_packaged.err, Contains("nor a packaged model: ") && Contains("text-rwkv7-small"));
   CHECK(ask("org/na me", "a").code == 2);
 
   std::ofstream(model / "config.json", std::ios::app) << "}";

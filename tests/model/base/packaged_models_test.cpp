@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "model/core/packaged_models.h"
+
 #include <fstream>
 
-#include "server/models/model_repository.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
@@ -22,7 +23,7 @@ TEST_CASE("packaged models are found next to an installed program, in the packag
     write_model(models / name);
   }
   std::filesystem::create_directories(models / "mnist-softmax-small");  // without a config.json
-  const std::vector<ModelSource> found = packaged_models(prefix.path() / "bin");
+  const std::vector<PackagedModel> found = packaged_models(prefix.path() / "bin");
   REQUIRE(found.size() == 2);
   CHECK(found[0].name == "mnist-linear-small");
   CHECK(found[0].directory == models / "mnist-linear-small");
@@ -34,13 +35,13 @@ TEST_CASE("packaged models of a build are those of its repository, wherever the 
   write_model(repository.path() / "weights/text-linear-small");
   std::ofstream(build.path() / "CMakeCache.txt")
       << "# made by CMake\nCMAKE_HOME_DIRECTORY:INTERNAL=" << repository.path().string() << "\n";
-  const std::vector<ModelSource> found = packaged_models(build.path() / "bin");
+  const std::vector<PackagedModel> found = packaged_models(build.path() / "bin");
   REQUIRE(found.size() == 1);
   CHECK(found[0].directory == repository.path() / "weights/text-linear-small");
 }
 
 TEST_CASE("the directory of the program is where the executable is") {
-  CHECK(std::filesystem::exists(program_directory() / "models_test"));
+  CHECK(std::filesystem::exists(program_directory() / "model_test"));
 }
 
 }  // namespace
