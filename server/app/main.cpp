@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel-server: loads models, serves until SIGTERM or SIGINT, drains.
-// Exit codes: 0 after a drain, 1 when a model or the address fails, 2 for invalid flags.
+// Exit codes: 0 after a drain, 1 when a model or the address fails, 2 for invalid flags; of
+// --check-config 0 or 2.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 
@@ -122,6 +123,12 @@ int main(int argc, char** argv) {
   }
   try {
     lintel::choose_kernels(options.models.kernels);
+    if (options.check_config) {
+      lintel::set_up_logging(options.logging);
+      lintel::check_files(options);
+      std::cout << "the configuration is valid\n";
+      return EXIT_SUCCESS;
+    }
     if (options.print_numerics) {
       lintel::pull_model(options);
       lintel::print_numerics(options.models, std::cout);
@@ -129,6 +136,6 @@ int main(int argc, char** argv) {
     }
     return lintel::serve(options);
   } catch (const std::exception& error) {
-    return fail(error, lintel::kExitFailed);
+    return fail(error, options.check_config ? lintel::kExitUsage : lintel::kExitFailed);
   }
 }

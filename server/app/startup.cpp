@@ -135,7 +135,7 @@ constexpr const char* kThreadLimits =
 
 }  // namespace
 
-void check_before_loading(const ServerOptions& options) {
+void check_files(const ServerOptions& options) {
   check_security_files(options.security);
   check_repository(options);
   for (const auto& model : options.models.directories) {
@@ -150,6 +150,11 @@ void check_before_loading(const ServerOptions& options) {
   if (const auto& states = options.initial_states.directory; !states.empty()) {
     check_directory("--initial-states", states);
   }
+  start_sources(options.models, ModelRepository(options.models.models_directory()));
+}
+
+void check_before_loading(const ServerOptions& options) {
+  check_files(options);
   // A second server on one address ends here, and not after its models are loaded.
   const bool is_first_start = options.serves_packaged_models;
   const auto grpc = hold("--listen", options.listen, is_first_start);

@@ -15,8 +15,10 @@ namespace lintel {
 
 // Work that is done before models are loaded, which may take minutes.
 
-// Checks the files and directories that flags name, and that the addresses are free. The files are
-// read again by their users. Throws std::runtime_error naming the flag, the file and the problem.
+// Checks the files and directories that flags name. The files are read again by their users. Throws
+// std::runtime_error naming the flag, the file and the problem.
+void check_files(const ServerOptions& options);
+// The same, and checks that the addresses are free.
 void check_before_loading(const ServerOptions& options);
 
 // Has the `lintel` beside this program pull options.pulled_model, if any, and sets its path. The

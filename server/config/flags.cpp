@@ -429,6 +429,9 @@ void add_model_flags(Table& flags, ServerOptions& options) {
   flags.toggle("--print-numerics", options.print_numerics,
                "Prints each model's name, version, numerics hash and kernels, and exits. "
                "Machines with equal hashes continue each other's sessions bit for bit");
+  flags.toggle("--check-config", options.check_config,
+               "Checks flags, configuration file and the files that they name as a start does, and "
+               "exits: with 0, or with 2 and the error. Opens no port and loads no model");
 }
 
 void add_network_flags(Table& flags, ServerOptions& options) {

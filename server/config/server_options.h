@@ -117,7 +117,9 @@ struct ServerOptions {
     bool channelz = false;
   } monitoring;
 
-  bool print_numerics = false;  // instead of serving
+  // Instead of serving.
+  bool print_numerics = false;
+  bool check_config = false;
 
   // ORG/NAME[@REVISION][:QUANT] of a hub, from the command line; empty: none. models.directories
   // has its name, and its path after pull_model().

@@ -189,6 +189,34 @@ TEST_CASE("files of flags are checked before a model is loaded") {
   }
 }
 
+TEST_CASE("--check-config says what a start would, loads no model and opens no port") {
+  const Model good;
+  const BrokenModel broken;
+  Process first(command_of({"--model", good.path, "--listen", "127.0.0.1:0"}));
+  const std::string line = first.read_out_until("\n");
+  const std::string address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
+  const Ended valid = run({"--check-config", "--model", broken.path, "--listen", address});
+  INFO(valid.err);
+  CHECK(valid.code == 0);
+  CHECK(valid.out == "the configuration is valid\n");
+  const std::string file = good.directory.path() / "server.toml";
+  std::ofstream(file) << "wrokers = 2\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--model", good.path, "--workers", "0"}, "--workers: '0' is not a whole number"},
+      {{"--config", file}, "wrokers"},
+      {{"--model", "/no/model"}, "--model: /no/model: No such file or directory"},
+      {{"--model-repository", good.directory.path(), "--load-model", "other"},
+       "--load-model other: no such model in "}};
+  for (const auto& [more, why] : cases) {
+    std::vector<std::string> flags = {"--check-config"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Ended wrong = run(flags);
+    CHECK(wrong.code == 2);
+    CHECK(wrong.out.empty());
+    CHECK_THAT(wrong.err, Contains(why));
+  }
+}
+
 TEST_CASE("an adapter that does not fit the model ends the start with its name and file") {
   const Model model;
   const std::string adapter = model.path + "/adapters/bad";

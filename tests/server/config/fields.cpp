@@ -196,8 +196,8 @@ std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
   auto& [models, model_aliases, late_system, listen, replica_id, connections, http, security,
          request_memory_bytes, identity, sessions, prefixes, durable, shared, initial_states,
-         streaming, refuses_unknown_members, logging, monitoring, print_numerics, pulled_model,
-         serves_packaged_models, http_is_default] = options;
+         streaming, refuses_unknown_members, logging, monitoring, print_numerics, check_config,
+         pulled_model, serves_packaged_models, http_is_default] = options;
   add_models(models, fields);
   fields.add("model_aliases", model_aliases);
   fields.add("late_system", late_system);
@@ -235,6 +235,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   fields.add("monitoring.metrics_listen", metrics_listen);
   fields.add("monitoring.channelz", channelz);
   fields.add("print_numerics", print_numerics);
+  fields.add("check_config", check_config);
   fields.add("pulled_model", pulled_model);
   fields.add("serves_packaged_models", serves_packaged_models);
   fields.add("http_is_default", http_is_default);
