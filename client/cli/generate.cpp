@@ -88,8 +88,11 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
 
   app.add_option(
          "--format", format,
-         "text: bytes as they are, streamed; tokens: ids; jsonl: one object per sample with "
-         "everything [text for byte models and for text prompts, else tokens]")
+         std::string("text: bytes as they are, streamed; tokens: ids; jsonl: one object per sample "
+                     "with everything [") +
+             (for_session ? "text where the model has a tokenizer or bytes, else tokens, also with "
+                            "--prompt-tokens or --log-probs]"
+                          : "text for byte models and for text prompts, else tokens]"))
       ->check(CLI::IsMember({"text", "tokens", "jsonl"}))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->group("Output");
@@ -164,8 +167,11 @@ std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   if (flags.format == "text" && !bytes && model.tokenizer().empty()) {
     throw UsageError("--format text: this model's tokens are no text; use tokens or jsonl");
   }
-  const bool has_text = bytes || (!model.tokenizer().empty() &&
-                                  (flags.prompt || flags.prompt_file || flags.interactive));
+  // A session is continued in text, also without a prompt, unless ids are what was given.
+  const bool in_session = !flags.session_id.empty() && !flags.prompt_tokens && !flags.log_probs;
+  const bool has_text =
+      bytes || (!model.tokenizer().empty() &&
+                (flags.prompt || flags.prompt_file || flags.interactive || in_session));
   const std::string format = !flags.format.empty() ? flags.format : has_text ? "text" : "tokens";
   if (flags.log_probs && format == "text") {
     throw UsageError("--log-probs goes with --format tokens or jsonl");

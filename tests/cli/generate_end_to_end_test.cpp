@@ -245,6 +245,40 @@ TEST_CASE("text of a model with a tokenizer: generate, stop strings and scores")
                                           "--max-new-tokens", "40", "--seed", "3"});
   CHECK(from_file.out == bytes);
 
+  // A session is continued in text unless ids are given or asked for.
+  const Result created = server.lintel({"session", "create", "--model", "world"});
+  REQUIRE(created.code == 0);
+  const std::string id = created.out.substr(0, created.out.find('\n'));
+  std::size_t seed = 5;
+  const auto continued = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {
+        "session", "continue", id, "--max-new-tokens", "4", "--seed", std::to_string(seed++)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result result = server.lintel(arguments);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return result.out;
+  };
+  const auto is_ids = [](const std::string& out) {
+    return out.find_first_not_of("0123456789,\n") == std::string::npos;
+  };
+  const auto last_text = [&] {
+    const Result history = server.lintel({"session", "history", id, "--format", "jsonl"});
+    std::string text;
+    std::vector<std::int32_t> tokens;
+    for (const auto& chunk : history.lines()) {
+      for (const auto& token : chunk["tokens"]) tokens.push_back(token.get<std::int32_t>());
+    }
+    for (std::size_t i = tokens.size() - 4; i < tokens.size(); ++i) {
+      text += tokenizer.bytes_of(tokens[i]);
+    }
+    return text;
+  };
+  CHECK(continued({"--prompt", "Hello"}) == last_text());
+  CHECK(continued({}) == last_text());
+  CHECK(is_ids(continued({"--format", "tokens"})));
+  CHECK(is_ids(continued({"--prompt-tokens", "7"})));
+
   // A text and its ids have the same probabilities, and the text's are named.
   const std::string text = "there, there you \u4f60";
   const auto encoded = tokenizer.encode(text);
