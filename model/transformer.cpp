@@ -536,6 +536,7 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   }
   Parts parts;
   parts.config = files.config();
+  parts.config.context = options.context;
   parts.weight_type = family != nullptr ? family_type_of(options.weight_type) : options.weight_type;
   parts.config_json =
       family != nullptr ? quote_non_finite(files.config_json()) : files.config_json();

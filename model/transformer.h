@@ -108,6 +108,8 @@ class Transformer {
     std::optional<AttentionSpec> attention;
     // Type of KV caches; a model without one gets a warning unless it is f32.
     KvType kv_type = KvType::kF32;
+    // ModelConfig::context of what is served.
+    std::int64_t context = 0;
     // The library that multiplies where it is worthwhile. Null: this machine's. Outlives the model.
     const ProductLibrary* product_library = nullptr;
     // Matrices are not kept: every step reads them from the files, which outlive the model. Of f32,

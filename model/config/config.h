@@ -72,14 +72,25 @@ struct ModelConfig {
   std::vector<std::string> mixers;  // [n_layers]
   // Length in tokens of the training sequences: advice for longer generation. 0: unknown.
   std::int64_t trained_length = 0;
+  // Most tokens of a sequence that is served, fewer than the model can hold: no key of config.json,
+  // and in no fingerprint. 0: all that it can hold. Not for images, which have an end.
+  std::int64_t context = 0;
 
   int num_outputs() const {
     return head == HeadKind::kMixtureOfLogistics ? 3 * mixtures : vocab_size;
   }
-  // Most tokens a sequence can hold: max_length + 1, since the last is never fed, and no more than
-  // an image has; 0: unbounded.
+  // Positions that a served sequence is fed at most: max_length, or fewer with `context`; 0:
+  // unbounded.
+  std::int64_t served_length() const {
+    if (context == 0 || modality == ModalityKind::kImage) return max_length;
+    const std::int64_t fed = std::max<std::int64_t>(context - 1, 1);
+    return max_length == 0 ? fed : std::min(max_length, fed);
+  }
+  // Most tokens a sequence can hold: served_length() + 1, since the last is never fed, and no more
+  // than an image has; 0: unbounded.
   std::int64_t max_tokens() const {
-    const std::int64_t fed = max_length == 0 ? 0 : max_length + 1;
+    const std::int64_t length = served_length();
+    const std::int64_t fed = length == 0 ? 0 : length + 1;
     if (modality != ModalityKind::kImage) return fed;
     return fed == 0 ? image.num_tokens() : std::min(fed, image.num_tokens());
   }

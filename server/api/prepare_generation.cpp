@@ -259,15 +259,14 @@ class Preparation {
     grpc::Status charged =
         request_memory_refusal(out_.memory.add(request_bytes(request_)), caller_, "prompt");
     if (!charged.ok()) return charged;
-    std::size_t extra_bytes = call_bytes(context_, model_, request_);
-    if (opened_.call != nullptr) extra_bytes += opened_.call->checkpoint_bytes(request_);
     if (target_.lease) {
+      std::size_t extra_bytes = call_bytes(context_, model_, request_);
+      if (opened_.call != nullptr) extra_bytes += opened_.call->checkpoint_bytes(request_);
       target_.lease.hold(extra_bytes);
       return grpc::Status::OK;
     }
-    SessionManager::LeaseResult leased = context_.sessions.lease_one_shot(
-        model_.name, model_.transformer, tokens_needed(at_, out_.checked), request_.num_sequences(),
-        caller_, extra_bytes, std::move(adapter));
+    SessionManager::LeaseResult leased = lease_one_shot(adapter);
+    if (shorten(leased.refusal)) leased = lease_one_shot(adapter);
     if (leased.refusal) {
       return store_refusal(leased.refusal, context_.sessions.options(), /*session_id=*/"", caller_);
     }
@@ -276,6 +275,25 @@ class Preparation {
       begin_with(target_.initial->image, *model_.transformer, target_.lease.sequence(), request_);
     }
     return grpc::Status::OK;
+  }
+
+  SessionManager::LeaseResult lease_one_shot(const SharedAdapter& adapter) {
+    return context_.sessions.lease_one_shot(
+        model_.name, model_.transformer, tokens_needed(at_, out_.checked), request_.num_sequences(),
+        caller_, call_bytes(context_, model_, request_), adapter);
+  }
+
+  // Asks for as many new tokens as there is memory for, where their number is a default and more
+  // never fit. Returns whether that are fewer.
+  bool shorten(const SessionRefusal& refusal) {
+    const bool is_default = !out_.checked.max_new || params_.shortens_answer;
+    if (refusal.error != SessionError::kTooLarge || !is_default) return false;
+    const std::int64_t known = tokens_needed(at_, out_.checked) - request_.max_new_tokens;
+    const std::int64_t fit = refusal.highest - known;
+    const auto least = std::max<std::int64_t>(request_.stop.min_tokens, 1);
+    if (fit < least || fit >= request_.max_new_tokens) return false;
+    request_.max_new_tokens = fit;
+    return true;
   }
 
   // The seed is known, and a durable call begins with it.

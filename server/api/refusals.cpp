@@ -97,6 +97,19 @@ std::string fate_of(std::string_view session_id, bool is_stored) {
          " resumes from what is stored of it: give the call up by expected_position or Rewind";
 }
 
+// FAILED_PRECONDITION: names the tokens asked for, those that fit, and what changes that.
+grpc::Status never_fits(const SessionRefusal& refusal, const SessionManager::Options& store) {
+  std::string text = "the state needs " + std::to_string(refusal.bytes_needed) + " bytes";
+  if (refusal.expected > 0) text += " for " + std::to_string(refusal.expected) + " tokens";
+  text += ", more than the " + std::to_string(refusal.bytes_free) + " there are in all";
+  if (refusal.highest > 0) text += ", enough for " + std::to_string(refusal.highest) + " tokens";
+  const bool is_identitys =
+      store.bytes_per_owner != 0 && store.bytes_per_owner < store.session_memory_bytes;
+  const std::string flag = is_identitys ? "--identity-memory" : "--session-memory";
+  text += ": ask for fewer tokens (max_tokens), raise " + flag + " or choose a smaller --kv-type";
+  return failed_precondition("SESSION_MEMORY", "session", text);
+}
+
 }  // namespace
 
 grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id) {
@@ -200,10 +213,7 @@ grpc::Status store_refusal(const SessionRefusal& refusal, const SessionManager::
                                 std::to_string(refusal.bytes_needed) + " more are needed",
                             kMemoryRetry);
     case SessionError::kTooLarge:
-      return failed_precondition("SESSION_MEMORY", "session",
-                                 "the state needs " + std::to_string(refusal.bytes_needed) +
-                                     " bytes, more than the " + std::to_string(refusal.bytes_free) +
-                                     " there are in all: ask for fewer tokens");
+      return never_fits(refusal, store);
     case SessionError::kNeedsMaxTokens:
       return invalid_argument(
           {{"max_tokens", "is needed: the state of this model grows with the sequence"}});

@@ -380,7 +380,8 @@ void check_counts(const api::GenerateParams& params, const ModelConfig& config,
 
 std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations) {
   if (window == 0) return 0;
-  const std::int64_t most = config.max_length == 0 ? kMostWindow : config.max_length;
+  const std::int64_t length = config.served_length();
+  const std::int64_t most = length == 0 ? kMostWindow : length;
   if (config.modality == ModalityKind::kImage) {
     violations.add("window", "does not apply to images, which have an end");
   } else if (window < 2 || window > most || window % 2 != 0) {
@@ -396,7 +397,8 @@ std::int64_t default_window(const ModelConfig& config, const SessionImage* initi
   if (config.modality == ModalityKind::kImage) return 0;
   std::int64_t window = initial == nullptr ? 0 : initial->window;
   if (window == 0) {
-    const std::int64_t most = config.max_length == 0 ? kMostWindow : config.max_length;
+    const std::int64_t length = config.served_length();
+    const std::int64_t most = length == 0 ? kMostWindow : length;
     window = std::min<std::int64_t>(config.trained_length, most) / 2 * 2;
   }
   const bool is_whole = initial == nullptr || check_window_of_state(window, *initial).ok();

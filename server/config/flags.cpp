@@ -408,6 +408,10 @@ void add_model_flags(Table& flags, ServerOptions& options) {
       "f32, bf16, or int8 with a scale for each position and head. `lintel model get` shows "
       "bytes a token. Sessions, snapshots and named states of another type are refused. Models "
       "without such a cache log a warning unless it is f32");
+  flags.number("--context", models.context, 0, 1'000'000'000,
+               "Most tokens of a sequence, prompt and answer, where a model can hold more: fewer "
+               "take less of --session-memory. Changes no bit and no fingerprint; images keep "
+               "their size. 0: what each model can hold");
   flags.choice<kKernels>(
       "--kernels", models.kernels, "WHOSE",
       "GEMM backend: Lintel's own kernels, or oneDNN where it is batch invariant (else own). "

@@ -231,7 +231,7 @@ std::string state_description(const Transformer& transformer) {
   const std::string cache =
       transformer.kv_type() ? "KV cache " + std::string(to_string(*transformer.kv_type())) + ", "
                             : "";
-  const std::int64_t longest = transformer.config().max_length;
+  const std::int64_t longest = transformer.config().served_length();
   const auto bytes = [&](std::int64_t tokens) {
     return std::to_string(transformer.state_bytes(tokens)) + " bytes a session";
   };
@@ -254,7 +254,7 @@ void check_session_memory(const SessionManager::Options& sessions, const std::st
   };
   check("--session-memory", sessions.session_memory_bytes);
   if (sessions.bytes_per_owner != 0) check("--identity-memory", sessions.bytes_per_owner);
-  const std::int64_t longest = transformer.config().max_length;
+  const std::int64_t longest = transformer.config().served_length();
   const std::size_t all = longest > 0 ? SessionManager::admitted_bytes(transformer, longest) : 0;
   if (all > sessions.session_memory_bytes) {
     spdlog::warn(
@@ -529,7 +529,10 @@ LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options) {
                        " is empty or cannot be read");
     }
   }
-  return plan_to_load(files, options.weight_type, options.attention, options.kv_type, choice);
+  LoadPlan plan =
+      plan_to_load(files, options.weight_type, options.attention, options.kv_type, choice);
+  plan.options.context = options.context;
+  return plan;
 }
 
 std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source,

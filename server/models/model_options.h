@@ -80,6 +80,7 @@ struct ModelOptions {
   std::filesystem::path weight_type_text;       // TypeChoice::text; empty: none
   double weight_type_loss = kMostBitsLost;      // TypeChoice::most_bits_lost
   KvType kv_type = KvType::kF32;                // of KV caches, where a model has some
+  std::int64_t context = 0;                     // ModelConfig::context of each; 0: its own
   KernelChoice kernels = KernelChoice::kAuto;   // of the process: choose_kernels()
   std::optional<AttentionSpec> attention;       // of every model, in place of its own
   // The scheduling of each model. max_batch_rows 0: batch_rows_for() of the model.

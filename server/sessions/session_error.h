@@ -51,7 +51,8 @@ struct SessionRefusal {
   // kOutOfRange: the positions that there are. kCallInterrupted and kNumericsChanged: the start of
   // the call and the end of its stored tokens. kPositionMismatch: `highest`, the session's
   // position, `lowest`, the start of its interrupted call (-1: there is none), and `expected`, the
-  // position its caller expects.
+  // position its caller expects. kTooLarge: `expected`, the tokens that a sequence was to have, and
+  // `highest`, the most that there is memory for; 0: they make no difference, or not one fits.
   std::int64_t lowest = 0;
   std::int64_t highest = 0;
   std::int64_t expected = 0;

@@ -56,6 +56,33 @@ std::int64_t tokens_limit(const Transformer& model, const SessionOptions& sessio
 // (tests/server/sessions/session_bytes_test.cpp).
 constexpr std::size_t kRecordBytes = 1024;
 
+// Notes in a refusal for ever how many tokens were asked for, and how many fit. bytes(tokens): what
+// so many need; it grows with them.
+template <typename Bytes>
+void note_most_tokens(std::int64_t asked, const Bytes& bytes, SessionRefusal& refusal) {
+  if (refusal.error != SessionError::kTooLarge) return;
+  refusal.expected = asked;
+  std::int64_t fit = 0;
+  std::int64_t too_many = asked;
+  while (too_many - fit > 1) {
+    const std::int64_t middle = fit + (too_many - fit) / 2;
+    (bytes(middle) <= refusal.bytes_free ? fit : too_many) = middle;
+  }
+  refusal.highest = fit;
+}
+
+// Bytes of a one-shot call whose sequences are fed so many tokens each.
+std::size_t one_shot_bytes(const Transformer& model, std::int64_t fed, int num_samples,
+                           std::size_t call_bytes) {
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(SessionManager::admitted_bytes(model, fed),
+                             static_cast<std::size_t>(num_samples), &bytes) ||
+      __builtin_add_overflow(bytes, call_bytes, &bytes)) {
+    return SIZE_MAX;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::size_t SessionManager::admitted_bytes(const Transformer& model, std::int64_t num_tokens) {
@@ -302,15 +329,13 @@ SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& mo
     result.refusal.error = SessionError::kNeedsMaxTokens;
     return result;
   }
-  std::size_t bytes = 0;
-  if (__builtin_mul_overflow(admitted_bytes(*model, fed), static_cast<std::size_t>(num_samples),
-                             &bytes) ||
-      __builtin_add_overflow(bytes, call_bytes, &bytes)) {
-    bytes = SIZE_MAX;
-  }
-  Made made = new_record(model_name, std::move(model), {}, bytes, /*takes_place=*/false, owner,
+  const auto bytes_of = [&, &transformer = *model](std::int64_t tokens) {
+    return one_shot_bytes(transformer, fed_tokens(transformer, tokens), num_samples, call_bytes);
+  };
+  Made made = new_record(model_name, model, {}, bytes_of(limit), /*takes_place=*/false, owner,
                          std::move(adapter));
   result.refusal = made.refusal;
+  note_most_tokens(limit, bytes_of, result.refusal);
   if (made.record == nullptr) return result;
   SessionRecord& record = *made.record;
   // The admitted number of tokens limits memory; it does not end the sequence.
@@ -675,8 +700,16 @@ SessionManager::Made SessionManager::new_session(const std::string& model_name,
   }
   if (image != nullptr) check_image(*image, *model, history.max_tokens);
   if (image == nullptr || image->base == 0) session.initial = nullptr;
-  made = new_record(model_name, std::move(model), session, bytes, /*takes_place=*/true, owner,
+  made = new_record(model_name, model, session, bytes, /*takes_place=*/true, owner,
                     std::move(adapter));
+  note_most_tokens(
+      history.max_tokens,
+      [&](std::int64_t tokens) {
+        SessionOptions shorter = session;
+        shorter.max_tokens = tokens;
+        return session_bytes(*model, shorter, options_.history_tokens, image);
+      },
+      made.refusal);
   if (made.record == nullptr) return made;
   SessionRecord& record = *made.record;
   record.max_tokens = history.max_tokens;

@@ -648,7 +648,7 @@ grpc::Status InferenceService::model_metadata(CallScope& scope,
   const Transformer& transformer = *model->transformer;
   auto& properties = *response.mutable_properties();
   properties["attention"] = attention_names(transformer.config());
-  properties["max_length"] = std::to_string(transformer.config().max_length);
+  properties["max_length"] = std::to_string(transformer.config().served_length());
   properties["weight_type"] = to_string(transformer.weight_type());
   if (transformer.knows_fingerprint()) properties["fingerprint"] = transformer.fingerprint();
   return status;

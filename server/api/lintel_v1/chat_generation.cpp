@@ -65,6 +65,7 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   const bool is_shortened = !chat.request.max_tokens || chat.request.shortens_answer;
   if (is_shortened) wanted = std::clamp<std::int64_t>(most, 0, wanted);
   params.max_new_tokens = static_cast<std::uint32_t>(wanted);
+  params.shortens_answer = is_shortened;
   if (!stop.ignore_eos) {
     const auto eos = transformer.tokenizer()->eos();
     params.stop.token_ids.insert(params.stop.token_ids.end(), eos.begin(), eos.end());
@@ -153,8 +154,7 @@ std::uint32_t least_tokens(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return kWorthwhile;
-    case grpc::StatusCode::FAILED_PRECONDITION:  // never, with so many
-    case grpc::StatusCode::INVALID_ARGUMENT:     // of charge_output()
+    case grpc::StatusCode::INVALID_ARGUMENT:  // of charge_output()
       return 1;
     default:
       return std::numeric_limits<std::uint32_t>::max();

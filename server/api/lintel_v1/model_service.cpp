@@ -163,7 +163,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_head(to_string(config.head));
   wire.set_attention(attention_names(config));
   wire.set_vocab_size(static_cast<std::uint32_t>(config.vocab_size));
-  wire.set_max_length(config.max_length);
+  wire.set_max_length(config.served_length());
   wire.set_trained_length(config.trained_length);
   wire.set_parameters(transformer.num_parameters());
   wire.set_weight_type(to_string(transformer.weight_type()));
@@ -173,7 +173,8 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   // The last token of a sequence is never fed. Unbounded growing states have no size to report, but
   // what a token adds; constant ones are reported without counts of the tokens.
   const std::int64_t endless = transformer.constant_state() ? 0 : transformer.tokens_until_full();
-  const std::int64_t most = config.max_length > 0 ? config.max_length : endless;
+  const std::int64_t length = config.served_length();
+  const std::int64_t most = length > 0 ? length : endless;
   if (most != kNeverFull) {
     wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(most)));
   } else {
@@ -341,7 +342,7 @@ Task<grpc::Status> ModelService::tokenize(Call call, v1::TokenizeRequest wire,
   const std::vector<std::int32_t> ids = model->transformer->tokenizer()->encode(
       wire.text(), {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
   response.mutable_ids()->Add(ids.begin(), ids.end());
-  response.set_max_length(model->transformer->config().max_length);
+  response.set_max_length(model->transformer->config().served_length());
   if (wire.with_pieces()) status = add_pieces(*model->transformer->tokenizer(), ids, response);
   co_return status;
 }
@@ -363,7 +364,7 @@ Task<grpc::Status> ModelService::detokenize(Call call, v1::DetokenizeRequest wir
   const Tokenizer& tokenizer = *model->transformer->tokenizer();
   response.set_text(wire.with_special() ? text_with_special(tokenizer, ids)
                                         : to_text(tokenizer, ids));
-  response.set_max_length(model->transformer->config().max_length);
+  response.set_max_length(model->transformer->config().served_length());
   if (wire.with_pieces()) status = add_pieces(tokenizer, ids, response);
   co_return status;
 }

@@ -77,6 +77,8 @@ struct GenerateParams {
   std::string session_id;
   Values prompt;
   std::optional<std::uint32_t> max_new_tokens;
+  // max_new_tokens is a default: where there is memory for fewer, the answer ends there.
+  bool shortens_answer = false;
   SamplingParams sampling;
   StopParams stop;
   std::optional<std::uint32_t> num_samples;

@@ -55,6 +55,7 @@ HttpAnswer status_answer(int http_status, const grpc::Status& status, const Memb
   if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT && !details.reason.empty()) {
     error.code = in_lower_case(details.reason);  // "no_chat_template"
   }
+  if (details.precondition == "SESSION_MEMORY") error.code = "context_length_exceeded";
   if (!details.violations.empty()) {
     error.message.clear();
     for (const auto& [field, description] : details.violations) {

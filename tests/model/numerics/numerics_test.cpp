@@ -58,6 +58,16 @@ TEST_CASE("other weights, weight types and attentions have other numerics") {
   CHECK(all.size() == 8);
 }
 
+TEST_CASE("a context that is lowered is in no fingerprint and no numerics") {
+  const Written model(tiny_config(TinyModel::kTokens));
+  const auto whole = Transformer::load(model.directory.path(), {});
+  const auto lowered = Transformer::load(model.directory.path(), {.context = 8});
+  CHECK(lowered->config().max_tokens() == 8);
+  CHECK(lowered->config().max_length == whole->config().max_length);
+  CHECK(lowered->fingerprint() == whole->fingerprint());
+  CHECK(numerics_of(*lowered).hex == numerics_of(*whole).hex);
+}
+
 TEST_CASE("numerics say in words what computes") {
   const Written model(tiny_config(TinyModel::kBytes));
   const auto loaded = Transformer::load(model.directory.path(), {.weight_type = WeightType::kInt8});

@@ -262,7 +262,12 @@ TEST_CASE("a call whose state would never fit is refused with both figures and n
   CHECK(refused.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
   CHECK_FALSE(detail_of<google::rpc::RetryInfo>(refused));
   CHECK_THAT(refused.error_message(), Catch::Contains(std::to_string(4 * bytes)) &&
-                                          Catch::Contains(std::to_string(3 * bytes + 1)));
+                                          Catch::Contains(std::to_string(3 * bytes + 1)) &&
+                                          Catch::Contains("for 6 tokens") &&
+                                          Catch::Contains("--session-memory"));
+  const auto details = detail_of<google::rpc::PreconditionFailure>(refused);
+  REQUIRE(details);
+  CHECK(details->violations(0).type() == "SESSION_MEMORY");
 }
 
 TEST_CASE("batch invariance: concurrent callers get the tokens they get alone", "[threat-8]") {

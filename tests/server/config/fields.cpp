@@ -59,8 +59,8 @@ class Fields {
 void add_models(ModelOptions& models, Fields& fields) {
   auto& [directories, adapters, chat_templates, tool_dialects, repository, on_request,
          idle_unload_ms, load, memory_bytes, strict_config, weight_type, weight_type_text,
-         weight_type_loss, kv_type, kernels, attention, scheduling, limits, drain_timeout_ms] =
-      models;
+         weight_type_loss, kv_type, context, kernels, attention, scheduling, limits,
+         drain_timeout_ms] = models;
   fields.add("models.directories", directories);
   fields.add("models.adapters", adapters);
   fields.add("models.chat_templates", chat_templates);
@@ -75,6 +75,7 @@ void add_models(ModelOptions& models, Fields& fields) {
   fields.add("models.weight_type_text", weight_type_text);
   fields.add("models.weight_type_loss", weight_type_loss);
   fields.add("models.kv_type", kv_type);
+  fields.add("models.context", context);
   fields.add("models.kernels", kernels);
   fields.add("models.attention", attention);
   fields.add("models.drain_timeout_ms", drain_timeout_ms);

@@ -262,6 +262,51 @@ TEST_CASE("max_tokens beyond the memory for states is shortened") {
   CHECK(reply.status == 200);
 }
 
+// The number that follows `words` in a text.
+std::int64_t number_after(const std::string& text, const std::string& words) {
+  const std::size_t at = text.find(words);
+  REQUIRE(at != std::string::npos);
+  return std::stoll(text.substr(at + words.size()));
+}
+
+TEST_CASE("an answer that never fits is refused with what fits, and its default ends there") {
+  const TemporaryDirectory directory;
+  write_llama_text_model(directory.path());
+  const std::shared_ptr<const Transformer> model = Transformer::load(
+      directory.path(), {.attention = parse_attention_spec("softmax")});  // a state that grows
+  const TemporaryDirectory files;
+  const SteadyClock clock;
+  const std::size_t memory = SessionManager::admitted_bytes(*model, 4096) / 2;
+  TestServer server(
+      MessagesServer::options_with(
+          files, [&](ServerOptions& options) { options.sessions.session_memory_bytes = memory; },
+          "m"),
+      clock, {{"m", model}});
+  const int port = server.server().http_port();
+  ojson body = question_of("Go", 4000);
+  body["ignore_eos"] = true;
+  const HttpReply refused = post(port, "/v1/chat/completions", body.dump());
+  CHECK(refused.status == 400);
+  const ojson error = ojson::parse(refused.body)["error"];
+  CHECK(error["code"] == "context_length_exceeded");
+  const std::string text = error["message"];
+  CHECK_THAT(text, Contains("--session-memory") && Contains("--kv-type") && Contains("max_tokens"));
+  const std::int64_t prompt = number_after(text, "bytes for ") - 4000;
+  const std::int64_t fit = number_after(text, "enough for ");
+  CHECK(fit < 4000);
+  body["max_tokens"] = fit - prompt;
+  CHECK(post(port, "/v1/chat/completions", body.dump()).status == 200);
+  // Without a limit of its own the answer is as long as the memory allows.
+  body.erase("max_tokens");
+  const ojson answer = ojson::parse(post(port, "/v1/chat/completions", body.dump()).body);
+  CHECK(answer["choices"][0]["finish_reason"] == "length");
+  // Tokens that wait for the client are admitted, too: a few more or less with the number asked
+  // for.
+  const std::int64_t total = answer["usage"]["total_tokens"];
+  CHECK(total > fit - 200);
+  CHECK(total < 4000);
+}
+
 TEST_CASE("a member that is wrong is refused with the numbers that were sent") {
   MessagesServer server({"a"});
   ojson body = question_of("Go", 5);
