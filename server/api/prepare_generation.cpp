@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/prepare_generation.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -271,7 +273,17 @@ class Preparation {
       return store_refusal(leased.refusal, context_.sessions.options(), /*session_id=*/"", caller_);
     }
     target_.lease = std::move(leased.lease);
-    if (target_.initial != nullptr) {
+    if (target_.lease.waits_for_memory()) {
+      spdlog::info(
+          "a request for model {} waits for memory: {} bytes of --session-memory are free, "
+          "{} wait before it",
+          model_.name, context_.sessions.free_bytes(), context_.sessions.waiting().waiting);
+      if (target_.initial == nullptr) return grpc::Status::OK;
+      request_.begin_with = [initial = target_.initial, model = model_.transformer](
+                                SequenceState& sequence, GenerationRequest& request) {
+        begin_with(initial->image, *model, sequence, request);
+      };
+    } else if (target_.initial != nullptr) {
       begin_with(target_.initial->image, *model_.transformer, target_.lease.sequence(), request_);
     }
     return grpc::Status::OK;
@@ -280,7 +292,7 @@ class Preparation {
   SessionManager::LeaseResult lease_one_shot(const SharedAdapter& adapter) {
     return context_.sessions.lease_one_shot(
         model_.name, model_.transformer, tokens_needed(at_, out_.checked), request_.num_sequences(),
-        caller_, call_bytes(context_, model_, request_), adapter);
+        caller_, call_bytes(context_, model_, request_), adapter, /*may_wait=*/true);
   }
 
   // Asks for as many new tokens as there is memory for, where their number is a default and more

@@ -14,6 +14,14 @@ grpc::Status stopped_status(const ServedModel& model) {
 
 namespace {
 
+// Times after which trying again may help.
+constexpr std::chrono::milliseconds kQueueRetry{200};
+constexpr std::chrono::milliseconds kMemoryRetry{1000};
+constexpr std::chrono::milliseconds kModelMemoryRetry{10'000};
+constexpr std::chrono::milliseconds kLoadsRetry{1000};
+constexpr std::chrono::milliseconds kStoreRetry{500};
+constexpr std::chrono::milliseconds kStoreBrokenRetry{10'000};
+
 // The grammar, or the schema that it was made of, asks for a text that no tokens spell.
 grpc::Status no_token(std::string_view model, int needed_byte) {
   std::string text = "cannot continue: no token of model " + clip(model) + " may come next";
@@ -58,19 +66,14 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
           "GRAMMAR_WORK");
     case RequestOutcome::kNoToken:
       return no_token(model.name, outcome.needed_byte());
+    case RequestOutcome::kMemory:
+      return resource_exhausted(
+          "no session memory was free in time for the request (--max-queue-wait)", kMemoryRetry);
   }
   return grpc::Status::OK;
 }
 
 namespace {
-
-// Times after which trying again may help.
-constexpr std::chrono::milliseconds kQueueRetry{200};
-constexpr std::chrono::milliseconds kMemoryRetry{1000};
-constexpr std::chrono::milliseconds kModelMemoryRetry{10'000};
-constexpr std::chrono::milliseconds kLoadsRetry{1000};
-constexpr std::chrono::milliseconds kStoreRetry{500};
-constexpr std::chrono::milliseconds kStoreBrokenRetry{10'000};
 
 // Says which tokens are lost, where the caller saw more than there is.
 grpc::Status position_mismatch(const std::string& session, const SessionRefusal& refusal) {

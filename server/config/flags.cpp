@@ -621,6 +621,12 @@ void add_session_flags(Table& flags, ServerOptions& options) {
               "--outbox-tokens unread tokens of 64 bytes plus 8 for each of top_log2_probs. "
               "Calls on existing sessions are never refused for lack of it",
               "no session fits into 0 bytes");
+  flags.duration(
+      "--max-queue-wait", sessions.max_queue_wait, 0ms,
+      "A request that fits into --session-memory, but not beside what others hold of it "
+      "now, waits for so long, or up to its own deadline; requests of all models wait in "
+      "one order, with turns between callers. Then it is answered with "
+      "RESOURCE_EXHAUSTED (429). 0: at once");
   flags.duration("--session-idle-timeout", sessions.idle_timeout, 0ms,
                  "A session unused for this long is evicted; 0: never");
   flags.number("--session-history-tokens", sessions.history_tokens, 1, 1'000'000'000,

@@ -61,7 +61,8 @@ struct ServerOptions {
   Quotas::Limits identity;
 
   SessionManager::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
-                                   .idle_timeout = std::chrono::minutes(10)};
+                                   .idle_timeout = std::chrono::minutes(10),
+                                   .max_queue_wait = std::chrono::minutes(10)};
   PrefixCache::Options prefixes;
 
   // Sessions that outlive the server.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -216,6 +217,10 @@ struct GenerationRequest {
   // Bytes that the caller keeps of this request until it is over: all sequences of a Score, for
   // one, by which each has its share.
   std::size_t held_bytes = 0;
+
+  // Completes the empty sequence of a call that waited for memory, and the request, before it
+  // begins; null: there is nothing to complete.
+  std::function<void(SequenceState&, GenerationRequest&)> begin_with;
 
   // Tokens of the sequence before this call that it needs beside its state, at most.
   std::int64_t recent_wanted() const {

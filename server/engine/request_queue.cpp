@@ -50,16 +50,18 @@ RequestQueue::Push RequestQueue::push(std::unique_ptr<SequenceGroup>& request) {
     turn.queue_ = this;
     turn.caller_ = &caller;
     ++caller.requests;
-    waiting_rows_ += request->slots();
+    const bool is_held = request->waits_for_memory();
+    if (!is_held) waiting_rows_ += request->slots();
     queued_bytes_ += bytes;
     next_deadline_.store(std::min(next_deadline_.load(), ticks(request->deadline())));
     if (request->control().cancelled.load()) may_hold_cancelled_.store(true);
     node.front() = std::move(request);
     set_aside(caller);
-    caller.queued.splice(caller.queued.end(), node);
+    Requests& line = is_held ? caller.held : caller.queued;
+    line.splice(line.end(), node);
     put_back(caller);
     size_.fetch_add(1);
-    num_waiting_.fetch_add(1);
+    (is_held ? num_held_ : num_waiting_).fetch_add(1);
     wakes_.fetch_add(1);
   }
   woken_.notify_all();
@@ -135,6 +137,7 @@ RequestQueue::Spot RequestQueue::find_next(int worker, int free_rows) {
 }
 
 std::unique_ptr<SequenceGroup> RequestQueue::pop(int worker, int max_rows) {
+  if (may_hold_granted_.exchange(false)) queue_granted();
   if (num_waiting_.load() == 0) return nullptr;
   std::unique_ptr<SequenceGroup> request = take_next(worker, max_rows);
   if (request != nullptr) waiting_room_.tell();
@@ -257,32 +260,58 @@ void RequestQueue::leave(CallerTurn& turn) noexcept {
   num_callers_.store(callers_.size());
 }
 
-void RequestQueue::move_lost(Requests& line, TimePoint now, Requests& lost) {
+int RequestQueue::move_lost(Requests& line, TimePoint now, Requests& lost) {
+  int rows = 0;
   for (auto it = line.begin(); it != line.end();) {
     const auto next = std::next(it);
     if ((*it)->lost(now)) {
-      waiting_rows_ -= (*it)->slots();
-      num_waiting_.fetch_sub(1);
+      rows += (*it)->slots();
       lost.splice(lost.end(), line, it);
     }
     it = next;
+  }
+  return rows;
+}
+
+void RequestQueue::on_memory() noexcept {
+  may_hold_granted_.store(true);
+  wake();
+}
+
+void RequestQueue::queue_granted() {
+  MutexLock lock(mutex_);
+  for (auto& [name, caller] : callers_) {
+    if (caller.held.empty()) continue;
+    set_aside(caller);
+    for (auto it = caller.held.begin(); it != caller.held.end();) {
+      const auto request = it++;
+      if ((*request)->waits_for_memory()) continue;
+      waiting_rows_ += (*request)->slots();
+      num_held_.fetch_sub(1);
+      num_waiting_.fetch_add(1);
+      caller.queued.splice(caller.queued.end(), caller.held, request);
+    }
+    put_back(caller);
   }
 }
 
 RequestQueue::Requests RequestQueue::take_lost(TimePoint now) noexcept {
   Requests lost;
-  if (num_waiting_.load() == 0) return lost;
+  if (num_waiting_.load() + num_held_.load() == 0) return lost;
   if (!may_hold_cancelled_.load() && ticks(now) < next_deadline_.load()) return lost;
   {
     MutexLock lock(mutex_);
     may_hold_cancelled_.store(false);  // before looking: a later cancel sets it again
-    for (auto it = waiting_.begin(); it != waiting_.end();) {
-      QueuedCaller& caller = **it++;
-      Requests queued;
-      move_lost(caller.queued, now, queued);
+    for (auto& [name, caller] : callers_) {
+      Requests queued, held, ran;
+      waiting_rows_ -= move_lost(caller.queued, now, queued) + move_lost(caller.ran, now, ran);
+      move_lost(caller.held, now, held);
+      num_waiting_.fetch_sub(queued.size() + ran.size());
+      num_held_.fetch_sub(held.size());
+      queued.splice(queued.end(), held);
       for (const auto& request : queued) queued_bytes_ -= request->held_bytes();
       size_.fetch_sub(queued.size());
-      move_lost(caller.ran, now, lost);
+      lost.splice(lost.end(), ran);
       lost.splice(lost.end(), queued);
       if (!caller.waits()) set_aside(caller);
     }
@@ -295,16 +324,17 @@ RequestQueue::Requests RequestQueue::take_lost(TimePoint now) noexcept {
 RequestQueue::Requests RequestQueue::take_all() noexcept {
   Requests all;
   MutexLock lock(mutex_);
-  while (!waiting_.empty()) {
-    QueuedCaller& caller = **waiting_.begin();
+  for (auto& [name, caller] : callers_) {
     set_aside(caller);
-    all.splice(all.end(), caller.ran);
-    all.splice(all.end(), caller.queued);
+    for (Requests* const line : {&caller.ran, &caller.queued, &caller.held}) {
+      all.splice(all.end(), *line);
+    }
   }
   waiting_rows_ = 0;
   queued_bytes_ = 0;
   size_.store(0);
   num_waiting_.store(0);
+  num_held_.store(0);
   update_deadline();
   return all;
 }
@@ -324,8 +354,8 @@ bool RequestQueue::closed() const {
 
 void RequestQueue::update_deadline() {
   std::int64_t earliest = kNever;
-  for (const QueuedCaller* const caller : waiting_) {
-    for (const Requests* const line : {&caller->ran, &caller->queued}) {
+  for (const auto& [name, caller] : callers_) {
+    for (const Requests* const line : {&caller.ran, &caller.queued, &caller.held}) {
       for (const auto& request : *line) earliest = std::min(earliest, ticks(request->deadline()));
     }
   }

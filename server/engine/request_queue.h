@@ -20,6 +20,7 @@
 #include "server/core/notification.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/sequence_group.h"
+#include "server/sessions/memory_line.h"
 
 namespace lintel {
 
@@ -40,6 +41,7 @@ struct QueuedCaller {
   std::uint64_t last_turn = 0;
   // Requests that wait for rows, in the order of their turns: first those that had some already.
   Requests ran, queued;
+  Requests held;  // new ones that wait for memory: no worker takes them
   std::set<QueuedCaller*, TurnOrder>::node_type aside;  // while it is not among those that wait
   // See RequestQueue::who_yields.
   const SequenceGroup* last = nullptr;
@@ -56,9 +58,12 @@ struct QueuedCaller {
 // fewest running rows, which takes nothing else until it fits, so it cannot starve; on the others
 // it is, so it does not hold up those after it.
 //
+// A request that waits for memory is in the queue, but not among those that wait for rows, until
+// its memory is reserved (MemoryLine); then it comes last among its caller's.
+//
 // The questions of a busy worker in every step take no lock while there is nothing to do. Only
 // push() allocates; moving requests needs no memory.
-class RequestQueue {
+class RequestQueue final : public MemoryWaiter {
  public:
   static constexpr std::size_t kMostQueuedBytes = std::size_t{256} << 20;
   // The time for which a request keeps its rows though callers wait that have fewer, if its own
@@ -70,7 +75,7 @@ class RequestQueue {
   // fair share of the load is at least so many rows.
   RequestQueue(std::size_t capacity, int num_workers, std::size_t capacity_bytes = kMostQueuedBytes,
                int least_share = 1);
-  ~RequestQueue();
+  ~RequestQueue() override;
 
   using Requests = QueuedCaller::Requests;
 
@@ -101,8 +106,10 @@ class RequestQueue {
   // No more requests are accepted.
   void close();
   bool closed() const;
-  // New requests that wait.
+  // New requests that wait, for memory too.
   std::size_t size() const { return size_.load(); }
+  // Some of those that wait for memory have got it.
+  void on_memory() noexcept override;
   bool has_waiting() const { return num_waiting_.load() > 0; }
   // The number of callers that have requests that have not gone.
   std::size_t num_callers() const { return num_callers_.load(); }
@@ -155,7 +162,10 @@ class RequestQueue {
   // A caller's turn depends on what changes between these two.
   void set_aside(QueuedCaller& caller) REQUIRES(mutex_);
   void put_back(QueuedCaller& caller) REQUIRES(mutex_);
-  void move_lost(Requests& line, TimePoint now, Requests& lost) REQUIRES(mutex_);
+  // Returns how many rows they would have taken.
+  int move_lost(Requests& line, TimePoint now, Requests& lost) REQUIRES(mutex_);
+  // Lets workers take the requests that have got their memory.
+  void queue_granted() EXCLUDES(mutex_);
   void change_rows(CallerTurn& turn, int rows) REQUIRES(mutex_);
   void leave(CallerTurn& turn) noexcept EXCLUDES(mutex_);
   // Called after the earliest of the waiting requests has left.
@@ -170,9 +180,11 @@ class RequestQueue {
   // Mirrors of the queue, written under the mutex and read without.
   std::atomic<std::size_t> size_{0};
   std::atomic<std::size_t> num_waiting_{0};  // those that ran included
+  std::atomic<std::size_t> num_held_{0};     // not among those above
   std::atomic<std::size_t> num_callers_{0};
   std::atomic<std::int64_t> next_deadline_;  // ticks of TimePoint
   std::atomic<bool> may_hold_cancelled_{false};
+  std::atomic<bool> may_hold_granted_{false};
   std::atomic<std::uint64_t> wakes_{0};
   std::vector<std::atomic<int>> running_rows_;  // of each worker
 

@@ -127,9 +127,10 @@ Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease
       *metrics_, prefixes_, &queue_->readings());
   RequestQueue::Push pushed = RequestQueue::Push::kClosed;
   try {
+    if (running->waits_for_memory()) running->wait_for_memory(*queue_);
     pushed = queue_->push(running);
   } catch (...) {
-    // There is no memory for its place: the caller hears of it here, and not from the sink too.
+    // There is no memory for its places: the caller hears of it here, and not from the sink too.
     running->refuse();
     throw;
   }

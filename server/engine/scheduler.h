@@ -105,6 +105,7 @@ class Scheduler {
 
   // Takes the request, or refuses it at once: then the sink is never called and the lease is given
   // back. `handle`: the caller's, of this request alone; the sink may use it before submit returns.
+  // A lease that waits_for_memory gets it in its caller's turn, or the request ends with kMemory.
   // REQUIRES: lease; the lease is of this model; num_sequences() <= max_batch_rows. Throws, the
   // sink never called, std::invalid_argument for a request that cannot run (too many samples, or
   // neither prompt nor pending token nor start token to begin with) and std::bad_alloc.

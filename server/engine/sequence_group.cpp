@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -37,13 +38,6 @@ std::size_t bytes_held_by(const GenerationRequest& request) {
   return bytes + static_cast<std::size_t>(request.num_sequences()) * sizeof(Sequence);
 }
 
-RequestContext context_of(GenerationRequest request, const Transformer& model,
-                          SessionLease& lease) {
-  // A one-shot call's sequence that has a window is as long as it is asked to be.
-  const bool is_endless = request.window > 0 && lease.session_id().empty();
-  return {std::move(request), model, lease.sequence(), is_endless ? 0 : lease.max_tokens()};
-}
-
 // The number of tokens that a step has given all requests so far.
 std::uint64_t values_of(const StepContext& step) {
   return step.prompt_tokens + step.generated_tokens;
@@ -61,21 +55,30 @@ SequenceGroup::SequenceGroup(GenerationRequest request, SessionLease lease,
       lease_(std::move(lease)),
       sink_(std::move(sink)),
       control_(std::move(control)),
-      context_(context_of(std::move(request), model, lease_)),
-      outlet_(*sink_, *control_, context_.request.num_samples),
+      model_(model),
+      request_(std::move(request)),
+      outlet_(*sink_, *control_, request_.num_samples),
       prefixes_(prefixes),
       readings_(readings),
-      held_bytes_(bytes_held_by(context_.request)),
+      held_bytes_(bytes_held_by(request_)),
       submitted_(submitted) {
-  const int num_sequences = context_.request.num_sequences();
-  assert(num_sequences >= 1);
+  assert(request_.num_sequences() >= 1);
+  if (lease_.is_admitted()) make_samples();
+}
+
+void SequenceGroup::make_samples() {
+  // A one-shot call's sequence that has a window is as long as it is asked to be.
+  const bool is_endless = request_.window > 0 && lease_.session_id().empty();
+  context_.emplace(std::move(request_), model_, lease_.sequence(),
+                   is_endless ? 0 : lease_.max_tokens());
+  const int num_sequences = request().num_sequences();
   samples_.reserve(static_cast<std::size_t>(num_sequences));
-  const auto& turn = context_.request.turn;
+  const auto& turn = request().turn;
   const bool may_keep_end = turn && turn->keeps_end && num_sequences == 1;
   if (may_keep_end && prefixes_ != nullptr && lease_.history() == nullptr) turn_log_.emplace();
   TokenLog* const log = turn_log_ ? &*turn_log_ : static_cast<TokenLog*>(lease_.history());
   for (int i = 0; i < num_sequences; ++i) {
-    samples_.emplace_back(context_, outlet_, lease_.sequence(), i, i == 0 ? log : nullptr);
+    samples_.emplace_back(*context_, outlet_, lease_.sequence(), i, i == 0 ? log : nullptr);
   }
   reported_.resize(samples_.size(), false);
 }
@@ -98,13 +101,28 @@ void SequenceGroup::attempt(Body&& body) noexcept {
 }
 
 int SequenceGroup::slots() const {
+  if (!context_) return request_.num_sequences();
   return static_cast<int>(std::count_if(samples_.begin(), samples_.end(),
                                         [](const Sequence& s) { return !s.finished(); }));
 }
 
+std::optional<TimePoint> SequenceGroup::end_of_wait() const {
+  if (!lease_.waits_for_memory()) return std::nullopt;
+  return submitted_ + lease_.most_wait();
+}
+
+std::optional<TimePoint> SequenceGroup::deadline() const {
+  const std::optional<TimePoint> own = request().deadline;
+  const std::optional<TimePoint> wait = end_of_wait();
+  return wait && (!own || *wait < *own) ? wait : own;
+}
+
 std::optional<RequestOutcome> SequenceGroup::lost(TimePoint now) const {
   if (control_->cancelled.load()) return RequestOutcome::kCancelled;
-  if (deadline() && now >= *deadline()) return RequestOutcome::kDeadline;
+  if (const auto time = deadline(); time && now >= *time) {
+    // The one that came first is why it ends.
+    return time == request().deadline ? RequestOutcome::kDeadline : RequestOutcome::kMemory;
+  }
   if (lease_.adapter_ended()) return RequestOutcome::kAdapterEnded;
   return std::nullopt;
 }
@@ -117,7 +135,21 @@ bool SequenceGroup::start(StepContext& step) {
     started_ = step.now;
     step.metrics.queued.observe(step.now - submitted_);
   }
+  if (!context_) begin_admitted();
   return has_begun_ || begin(step);
+}
+
+void SequenceGroup::begin_admitted() noexcept {
+  attempt([&] {
+    try {
+      lease_.admit();
+      if (request_.begin_with) std::exchange(request_.begin_with, {})(lease_.sequence(), request_);
+    } catch (const std::bad_alloc&) {  // the budget promises more than the machine has
+      failure_ = RequestOutcome::kMemory;
+      return;
+    }
+    make_samples();
+  });
 }
 
 void SequenceGroup::yield() {
@@ -143,7 +175,7 @@ bool SequenceGroup::begin(StepContext& step) {
 }
 
 bool SequenceGroup::takes_prefix() const {
-  const GenerationRequest& request = context_.request;
+  const GenerationRequest& request = this->request();
   // A request for the prompt's tokens, with what the model says of them, has it read; and where
   // the prompt fills a window little of it is read, with a state that begins in its midst.
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
@@ -151,15 +183,15 @@ bool SequenceGroup::takes_prefix() const {
   if (!request.caches_prefix) return false;
   if (prefixes_ == nullptr || request.echo_prompt || fills_window) return false;
   // Only the session of a sequence knows what it has seen before.
-  return context_.first_position == 0 &&
-         prefixes_->takes(context_.model, request.prompt.size(), request.turn.has_value());
+  return context_->first_position == 0 &&
+         prefixes_->takes(model_, request.prompt.size(), request.turn.has_value());
 }
 
 bool SequenceGroup::waits_for_prefix(TimePoint now) {
   wait_ = {};
   if (readings_ == nullptr || !takes_prefix() || (wait_until_ && now >= *wait_until_)) return false;
-  const std::vector<std::int32_t>& prompt = context_.request.prompt;
-  if (!prefixes_->may_keep(context_.model, static_cast<std::int64_t>(prompt.size()))) return false;
+  const std::vector<std::int32_t>& prompt = request().prompt;
+  if (!prefixes_->may_keep(model_, static_cast<std::int64_t>(prompt.size()))) return false;
   const std::int64_t cached = prefixes_->look_up(reader(), prompt);
   wait_ = readings_->wait_for(prefix_key(), prompt, cached, prefixes_->least_tokens(), now);
   if (wait_.reading == nullptr) return false;
@@ -168,7 +200,7 @@ bool SequenceGroup::waits_for_prefix(TimePoint now) {
 }
 
 void SequenceGroup::begin_behind_prefix(TimePoint now) {
-  const GenerationRequest& request = context_.request;
+  const GenerationRequest& request = this->request();
   if (!takes_prefix()) {
     if (prefixes_ != nullptr && request.turn) prefixes_->count_read(request.prompt.size());
     return;
@@ -193,7 +225,7 @@ void SequenceGroup::begin_behind_prefix(TimePoint now) {
 
 void SequenceGroup::keep_prefix(TimePoint now) {
   if (keep_at_.empty() && reading_ == nullptr) return;
-  const std::vector<std::int32_t>& prompt = context_.request.prompt;
+  const std::vector<std::int32_t>& prompt = request().prompt;
   const std::int64_t at = lease_.sequence().next_position();
   const bool is_waited_for = reading_ != nullptr && readings_->next_wanted(*reading_) == at;
   const bool is_own = at == next_kept();
@@ -229,7 +261,7 @@ void SequenceGroup::end_reading(TimePoint now) {
 }
 
 void SequenceGroup::pay(TimePoint now) {
-  TokenAllowance* const allowance = context_.request.allowance.get();
+  TokenAllowance* const allowance = request().allowance.get();
   if (allowance == nullptr) return;
   attempt([&] {
     const Duration pause = allowance->pay(std::exchange(unpaid_tokens_, 0));
@@ -242,12 +274,12 @@ void SequenceGroup::fork_when_prompt_read(StepContext& step) {
   if (forked_ || !(first.prompt_read() || first.finished())) return;
   forked_ = true;
   for (std::size_t i = 1; i < samples_.size(); ++i) samples_[i].fork(first);
-  if (context_.request.uses_particles()) particles_.emplace(context_, samples_, outlet_);
+  if (request().uses_particles()) particles_.emplace(*context_, samples_, outlet_);
   for (Sequence& sample : samples_) sample.begin_new_tokens(step);
 }
 
 void SequenceGroup::prepare_masks(StepContext& step) {
-  if (!context_.constraint) return;
+  if (!context_ || !context_->constraint) return;
   attempt([&] {
     if (!forked_ && samples_.size() > 1) return;
     for (Sequence& sample : samples_) {
@@ -270,7 +302,7 @@ void SequenceGroup::propose(int max_rows, std::vector<BatchSlice>& runs) {
     run.is_decoding = forked_;
     run.samples_next = sample.samples_next();
     run.wanted = shares_prompt ? sample.prompt_rows_wanted(max_rows) : sample.rows_wanted(max_rows);
-    if (context_.constraint && run.wanted == 0) {  // it waits for its mask
+    if (context_->constraint && run.wanted == 0) {  // it waits for its mask
       metrics_.mask_waits.fetch_add(1, std::memory_order_relaxed);
       sample.settle();
       continue;
@@ -328,13 +360,29 @@ void SequenceGroup::report_finished(TimePoint now, bool is_last) {
   });
 }
 
+void SequenceGroup::report_unbegun(RequestOutcome outcome, TimePoint now) {
+  attempt([&] {
+    release();
+    for (int i = 0; i < request_.num_samples; ++i) {
+      SampleResult result;
+      result.sample = i;
+      result.reason =
+          outcome == RequestOutcome::kDeadline ? FinishReason::kDeadline : FinishReason::kCancelled;
+      result.seed = request_.seed + static_cast<std::uint64_t>(i);
+      result.queued = now - submitted_;
+      outlet_.delivered = true;
+      sink_->on_sample_finish(result);
+    }
+  });
+}
+
 std::vector<SampleResult> SequenceGroup::take_results(TimePoint now, bool is_last) {
   std::vector<SampleResult> results;
-  if (context_.request.uses_particles()) {
+  if (request().uses_particles()) {
     if (!is_last) return results;
     SampleResult result = samples_.front().result(submitted_, started_, now);
     if (particles_) particles_->complete(result);
-    for (; result.sample < context_.request.num_samples; ++result.sample) results.push_back(result);
+    for (; result.sample < request().num_samples; ++result.sample) results.push_back(result);
     return results;
   }
   for (std::size_t i = 0; i < samples_.size(); ++i) {
@@ -343,7 +391,7 @@ std::vector<SampleResult> SequenceGroup::take_results(TimePoint now, bool is_las
     results.push_back(samples_[i].result(submitted_, started_, now));
     if (const SessionHistory* history = lease_.history()) {
       results.back().digest = to_hex(history->extent().digest);
-      results.back().numerics_changed = context_.request.numerics_changed;
+      results.back().numerics_changed = request().numerics_changed;
     }
     if (turn_log_ && results.back().reason == FinishReason::kStopToken) keep_end();
     samples_[i].release();
@@ -389,7 +437,11 @@ void SequenceGroup::end(RequestOutcome outcome, TimePoint now) {
                                                            : FinishReason::kCancelled);
       }
     });
-    report_finished(now, /*is_last=*/true);
+    if (context_) {
+      report_finished(now, /*is_last=*/true);
+    } else {
+      report_unbegun(outcome, now);
+    }
     attempt([&] {
       if (std::exchange(outlet_.delivered, false)) sink_->on_step_end();
     });

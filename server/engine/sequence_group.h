@@ -71,7 +71,7 @@ class CallerTurn {
 class SequenceGroup {
  public:
   // prefixes: what earlier prompts left, readings: those that are being read; both outlive it;
-  // null: nothing.
+  // null: nothing. Without memory (SessionLease::is_admitted) it has no samples until start().
   SequenceGroup(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
                 std::shared_ptr<RequestControl> control, const Transformer& model,
                 TimePoint submitted, SchedulerMetrics& counters, PrefixCache* prefixes = nullptr,
@@ -86,14 +86,20 @@ class SequenceGroup {
   // its caller keeps for it. Constant.
   std::size_t held_bytes() const { return held_bytes_; }
   RequestControl& control() { return *control_; }
-  std::optional<TimePoint> deadline() const { return context_.request.deadline; }
-  const std::string& caller() const { return context_.request.caller; }
+  // The time at which it ends unless something happens before: its deadline, and while it waits for
+  // memory the end of that.
+  std::optional<TimePoint> deadline() const;
+  const std::string& caller() const { return request().caller; }
+  bool waits_for_memory() const { return lease_.waits_for_memory(); }
+  // Queues it for memory. REQUIRES: its lease waits_for_memory; once. Throws std::bad_alloc.
+  void wait_for_memory(MemoryWaiter& waiter) { lease_.wait_for_memory(caller(), waiter); }
   CallerTurn& turn() { return turn_; }
   // True if it has produced a token.
   bool has_answered() const { return answered_; }
   // The time since which it has had rows, without a pause.
   TimePoint has_rows_since() const { return has_rows_since_; }
-  // The outcome if it must end now: it was cancelled, its time is up or its adapter has ended.
+  // The outcome if it must end now: it was cancelled, its time is up, the time in which it could
+  // get memory is, or its adapter has ended.
   std::optional<RequestOutcome> lost(TimePoint now) const;
 
   // Joins a batch, for the first time or again; what needs no row happens now. Returns whether it
@@ -129,6 +135,13 @@ class SequenceGroup {
   void refuse();
 
  private:
+  const GenerationRequest& request() const { return context_ ? context_->request : request_; }
+  // Makes the context and the samples. REQUIRES: the lease is admitted.
+  void make_samples();
+  // The same, with the sequence, of a request that waited for memory.
+  void begin_admitted() noexcept;
+  // The end of the time in which it may get memory; nothing: it waits for none.
+  std::optional<TimePoint> end_of_wait() const;
   // Runs `body` unless something failed before; what it throws becomes failure_.
   template <typename Body>
   void attempt(Body&& body) noexcept;
@@ -148,16 +161,16 @@ class SequenceGroup {
   void stop_where_wanted();
   std::int64_t next_kept() const { return keep_at_.empty() ? 0 : keep_at_.front().tokens; }
   void end_reading(TimePoint now);
-  PrefixCache::Reader reader() const { return {context_.model, lease_.adapter(), lease_.owner()}; }
-  PrefixPartKey prefix_key() const {
-    return {&context_.model, lease_.adapter().get(), lease_.owner()};
-  }
+  PrefixCache::Reader reader() const { return {model_, lease_.adapter(), lease_.owner()}; }
+  PrefixPartKey prefix_key() const { return {&model_, lease_.adapter().get(), lease_.owner()}; }
   void fork_when_prompt_read(StepContext& step);
   // Pays for what the step has given so far, and notes how long to pause.
   void pay(TimePoint now);
   // Reports the samples that finished since the last call, and frees their memory; `is_last` gives
   // the lease back first.
   void report_finished(TimePoint now, bool is_last);
+  // The same for a request that ends before it has memory.
+  void report_unbegun(RequestOutcome outcome, TimePoint now);
   std::vector<SampleResult> take_results(TimePoint now, bool is_last);
   void release();
 
@@ -168,7 +181,9 @@ class SequenceGroup {
   SessionLease lease_;
   const std::shared_ptr<TokenSink> sink_;
   const std::shared_ptr<RequestControl> control_;
-  const RequestContext context_;
+  const Transformer& model_;
+  GenerationRequest request_;              // until there is a context, which takes it
+  std::optional<RequestContext> context_;  // nothing: the request has no memory yet
   SampleEvents outlet_;
   // All tokens of a conversation's turn.
   struct TurnLog final : TokenLog {

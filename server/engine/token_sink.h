@@ -109,6 +109,7 @@ class RequestOutcome {
     kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
     kGrammarWork,   // its grammar takes more work for a token than is served
     kNoToken,       // its grammar permits no token of the model next: see needed_byte()
+    kMemory,        // it waited for memory, and none came: nothing of it ran
     // The server ends, and the call continues where it is repeated; not set by a scheduler.
     kMoved,
     // The storage of its session refused, see error(); not set by a scheduler. No sample's end

@@ -70,7 +70,7 @@ struct SchedulerTimings {
   }
 };
 
-inline constexpr std::size_t kNumOutcomes = 9;  // of RequestOutcome, those of a scheduler
+inline constexpr std::size_t kNumOutcomes = 10;  // of RequestOutcome, those of a scheduler
 
 // Totals over all workers of a scheduler. Thread-safe.
 struct SchedulerMetrics {

@@ -153,9 +153,9 @@ class Family {
 };
 
 // RequestOutcome's, in its order; that of kDone is none.
-constexpr const char* kReasons[kNumOutcomes] = {nullptr,    "client",       "deadline",
-                                                "shutdown", "non_finite",   "internal",
-                                                "adapter",  "grammar_work", "no_token"};
+constexpr const char* kReasons[kNumOutcomes] = {
+    nullptr,    "client",  "deadline",     "shutdown", "non_finite",
+    "internal", "adapter", "grammar_work", "no_token", "memory"};
 
 using ModelTotals = std::vector<ModelRegistry::Totals>;
 
@@ -339,6 +339,12 @@ void collect_sessions(const SessionManager& store, std::vector<MetricFamily>& ou
       .add({{"state", "one_shot"}}, stats.one_shot_bytes);
   Family(out, MetricType::Gauge, "session_limit_bytes", "Memory there is for them")
       .add({}, store.options().session_memory_bytes);
+  const MemoryLine::Stats waiting = store.waiting();
+  Family(out, MetricType::Gauge, "memory_waiters", "Requests that wait for such memory")
+      .add({}, waiting.waiting);
+  Family(out, MetricType::Histogram, "memory_wait_seconds",
+         "Time that requests which got it had waited for")
+      .add({}, waiting.waited);
   Family(out, MetricType::Counter, "sessions_created_total", "Sessions made")
       .add({}, stats.created);
   Family(out, MetricType::Counter, "sessions_forked_total", "Sessions forked from others")

@@ -216,6 +216,20 @@ const SharedAdapter& SessionLease::adapter() const { return record_->adapter; }
 bool SessionLease::adapter_ended() const {
   return record_ != nullptr && record_->adapter != nullptr && record_->adapter->ended.load();
 }
+bool SessionLease::is_admitted() const { return record_->sequence.has_value(); }
+
+bool SessionLease::waits_for_memory() const {
+  return record_ != nullptr && record_->ticket && !record_->ticket->is_granted();
+}
+
+void SessionLease::wait_for_memory(const std::string& caller, MemoryWaiter& waiter) {
+  manager_->line_.join(*record_->ticket, caller, owner(), waiter);
+}
+
+Duration SessionLease::most_wait() const { return manager_->options().max_queue_wait; }
+
+void SessionLease::admit() { SessionManager::begin_one_shot(*record_); }
+
 SequenceState& SessionLease::sequence() { return *record_->sequence; }
 SessionHistory* SessionLease::history() const { return record_->history.get(); }
 

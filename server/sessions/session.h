@@ -16,6 +16,7 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/sessions/adapter_table.h"
+#include "server/sessions/memory_line.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
@@ -65,6 +66,7 @@ class Checkpoints {
 };
 
 class LeaseKeeper;
+class MemoryWaiter;
 class SessionManager;
 struct OwnersSessions;  // session_manager.h
 
@@ -81,7 +83,9 @@ struct SessionRecord {
         options(std::move(wanted)),
         checkpoints({options.checkpoint_every, options.checkpoint_keep}) {}
 
-  const SessionMemory::Reservation reservation;       // first: until the state is zeroed and freed
+  const SessionMemory::Reservation reservation;  // first: until the state is zeroed and freed
+  // Of a one-shot call that waits for memory, or waited: in place of the reservation's.
+  std::optional<MemoryLine::Ticket> ticket;
   std::optional<SessionMemory::Reservation> of_call;  // additional memory of the call
   std::string id;                                     // empty: one-shot
   std::string model_name;
@@ -196,6 +200,20 @@ class SessionLease {
   const SharedAdapter& adapter() const;  // computes the sequence; null: none
   // True if its adapter was unloaded and the time for its users is over.
   bool adapter_ended() const;
+  // True if it has its sequence; false for a one-shot call that waits for memory, or has just got
+  // it: until admit() there is neither a state nor a page.
+  bool is_admitted() const;
+  // True while memory is not reserved for it.
+  bool waits_for_memory() const;
+  // Queues it for memory, in its caller's turn; the waiter outlives the lease. REQUIRES: once,
+  // before admit(). Throws std::bad_alloc.
+  void wait_for_memory(const std::string& caller, MemoryWaiter& waiter);
+  // The longest that it may wait.
+  Duration most_wait() const;
+  // Makes the sequence. REQUIRES: it neither is_admitted() nor waits_for_memory(). Throws
+  // std::bad_alloc.
+  void admit();
+  // REQUIRES: is_admitted().
   SequenceState& sequence();
   // The history that the sequence's tokens are appended to; null: one-shot.
   SessionHistory* history() const;

@@ -129,7 +129,12 @@ SessionManager::SessionManager(const Options& options, const Clock& clock)
       memory_({.bytes = options.session_memory_bytes,
                .places = options.max_sessions,
                .bytes_per_owner = options.bytes_per_owner,
-               .places_per_owner = options.max_sessions_per_owner}) {}
+               .places_per_owner = options.max_sessions_per_owner}),
+      line_([this](const Owner& owner,
+                   std::size_t bytes) { return reserve(owner, bytes, /*takes_place=*/false); },
+            clock) {
+  memory_.notify_first(&line_);
+}
 
 SessionManager::~SessionManager() {
 #ifndef NDEBUG
@@ -151,8 +156,16 @@ SessionManager::Made SessionManager::new_record(const std::string& model_name,
                                                 const SessionOptions& session, std::size_t bytes,
                                                 bool takes_place, const Owner& owner,
                                                 SharedAdapter adapter) {
+  return new_record(model_name, std::move(model), session, reserve(owner, bytes, takes_place),
+                    takes_place, std::move(adapter));
+}
+
+SessionManager::Made SessionManager::new_record(const std::string& model_name,
+                                                std::shared_ptr<const Transformer> model,
+                                                const SessionOptions& session,
+                                                SessionMemory::Result admitted, bool takes_place,
+                                                SharedAdapter adapter) const {
   Made made;
-  SessionMemory::Result admitted = reserve(owner, bytes, takes_place);
   made.refusal = admitted.refusal;
   if (made.refusal) return made;
   try {
@@ -321,7 +334,7 @@ SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& mo
                                                            std::int64_t max_tokens, int num_samples,
                                                            const Owner& owner,
                                                            std::size_t call_bytes,
-                                                           SharedAdapter adapter) {
+                                                           SharedAdapter adapter, bool may_wait) {
   LeaseResult result;
   const std::int64_t limit = least_limit(model->config().max_tokens(), max_tokens);
   const std::int64_t fed = fed_tokens(*model, limit);
@@ -332,16 +345,33 @@ SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& mo
   const auto bytes_of = [&, &transformer = *model](std::int64_t tokens) {
     return one_shot_bytes(transformer, fed_tokens(transformer, tokens), num_samples, call_bytes);
   };
-  Made made = new_record(model_name, model, {}, bytes_of(limit), /*takes_place=*/false, owner,
-                         std::move(adapter));
-  result.refusal = made.refusal;
+  const std::size_t bytes = bytes_of(limit);
+  // Those who wait go first.
+  const bool comes_later = line_.size() > 0 && bytes <= memory_.most_bytes();
+  SessionMemory::Result admitted =
+      comes_later ? SessionMemory::Result{{}, {SessionError::kOutOfMemory, bytes}}
+                  : reserve(owner, bytes, /*takes_place=*/false);
+  result.refusal = admitted.refusal;
   note_most_tokens(limit, bytes_of, result.refusal);
+  const bool is_in_use = result.refusal.error == SessionError::kOutOfMemory ||
+                         result.refusal.error == SessionError::kOwnerOutOfMemory;
+  const bool waits = is_in_use && may_wait && options_.max_queue_wait.count() > 0;
+  if (result.refusal && !waits) return result;
+  Made made =
+      new_record(model_name, std::move(model), {},
+                 waits ? SessionMemory::Result{memory_.take(owner, 0), {}} : std::move(admitted),
+                 /*takes_place=*/false, std::move(adapter));
+  result.refusal = made.refusal;
   if (made.record == nullptr) return result;
   SessionRecord& record = *made.record;
   // The admitted number of tokens limits memory; it does not end the sequence.
   record.max_tokens = record.model->config().max_tokens();
   try {
-    record.sequence.emplace(record.model->new_sequence(weights_of(record.adapter)));
+    if (waits) {
+      record.ticket.emplace(bytes);
+    } else {
+      begin_one_shot(record);
+    }
     result.lease = SessionLease(this, std::move(made.record));
   } catch (const std::bad_alloc&) {
     result.refusal.error = SessionError::kOutOfMemory;
@@ -349,23 +379,31 @@ SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& mo
   return result;
 }
 
+void SessionManager::begin_one_shot(SessionRecord& record) {
+  record.sequence.emplace(record.model->new_sequence(weights_of(record.adapter)));
+}
+
 void SessionManager::give_back(std::shared_ptr<SessionRecord> record) noexcept {
   record->of_call.reset();
   if (record->id.empty()) return;
   end_call(*record);
   Sessions::node_type gone;  // freed without the mutex
-  MutexLock lock(mutex_);
-  --busy_sessions_;
-  busy_bytes_ -= record->reservation.bytes();
-  if (!record->discarded && !record->unloaded && !record->removed) {
+  {
+    MutexLock lock(mutex_);
+    --busy_sessions_;
+    busy_bytes_ -= record->reservation.bytes();
+    if (record->discarded || record->unloaded || record->removed) {
+      if (record->unloaded && !record->stored) {
+        closed_.remember(record->id, record->reservation.owner());
+      }
+      gone = extract(sessions_.find(record->id));
+      return;
+    }
     record->busy = false;
     record->state_tokens = record->sequence->next_position();
     note_use(*record);
-    return;
   }
-  if (record->unloaded && !record->stored)
-    closed_.remember(record->id, record->reservation.owner());
-  gone = extract(sessions_.find(record->id));
+  line_.on_room();  // it may make room now
 }
 
 // Adds to the history what it cannot know of a call, and keeps a state of the call's end.

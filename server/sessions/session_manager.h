@@ -19,6 +19,7 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/sessions/adapter_table.h"
+#include "server/sessions/memory_line.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"
@@ -81,6 +82,8 @@ class SessionManager {
     std::size_t bytes_per_owner = 0;
     // The most tokens of a session whose history is kept; the oldest are dropped.
     std::int64_t history_tokens = kHistoryTokens;
+    // The time that a one-shot call waits for memory. 0: it is refused at once.
+    std::chrono::milliseconds max_queue_wait{0};
   };
 
   // Current numbers and memory of sessions and one-shot calls, and counts of events so far.
@@ -154,11 +157,13 @@ class SessionManager {
   // Admits memory for a one-shot call of num_samples sequences that will have at most max_tokens
   // tokens each (0: the model's own limit, which is also the lease's max_tokens()), and call_bytes
   // that the call holds in addition. The lease's sequence is the first; the memory of the others is
-  // admitted for clones of it, which must be gone before the lease is.
+  // admitted for clones of it, which must be gone before the lease is. may_wait: where memory that
+  // others hold is in the way, the lease is one that waits (SessionLease::waits_for_memory), unless
+  // Options::max_queue_wait is 0. Without may_wait it is refused also while others wait.
   LeaseResult lease_one_shot(const std::string& model_name,
                              std::shared_ptr<const Transformer> model, std::int64_t max_tokens,
                              int num_samples, const Owner& owner = {}, std::size_t call_bytes = 0,
-                             SharedAdapter adapter = nullptr);
+                             SharedAdapter adapter = nullptr, bool may_wait = false);
   std::optional<SessionInfo> get(const std::string& id, const Owner& owner = {}) const;
   // Sessions after `after_id`, ordered by id, at most `limit`; of all models if `model` is empty,
   // and of all owners if `owner` is nullopt.
@@ -254,6 +259,8 @@ class SessionManager {
 
   // Notified when memory was released. Refused requests may be repeated then.
   CapacityListeners& waiting_room() { return memory_.waiting_room(); }
+  // One-shot calls that wait for memory.
+  MemoryLine::Stats waiting() const { return line_.stats(); }
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;
   Stats stats() const;
@@ -283,6 +290,12 @@ class SessionManager {
   Made new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
                   const SessionOptions& session, std::size_t bytes, bool takes_place,
                   const Owner& owner, SharedAdapter adapter) EXCLUDES(mutex_);
+  // The same with memory that was admitted, or is not yet.
+  Made new_record(const std::string& model_name, std::shared_ptr<const Transformer> model,
+                  const SessionOptions& session, SessionMemory::Result admitted, bool takes_place,
+                  SharedAdapter adapter) const;
+  // Makes the sequence of a one-shot call. Throws std::bad_alloc.
+  static void begin_one_shot(SessionRecord& record);
   // Makes a session, empty or from the image.
   Made new_session(const std::string& model_name, std::shared_ptr<const Transformer> model,
                    SessionOptions session, const SessionImage* image, const Owner& owner,
@@ -328,6 +341,7 @@ class SessionManager {
   const Clock& clock_;
 
   SessionMemory memory_;  // of sessions, also those being made or freed, and one-shot calls
+  MemoryLine line_;       // of one-shot calls that wait for it
 
   // Nothing is made or freed under it: zeroing a state takes time.
   mutable Mutex mutex_;

@@ -29,11 +29,8 @@ SessionMemory::Result SessionMemory::reserve(const Owner& owner, std::size_t byt
   Result result;
   SessionRefusal& refusal = result.refusal;
   refusal.bytes_needed = bytes;
-  const std::size_t most = limits_.bytes_per_owner == 0
-                               ? limits_.bytes
-                               : std::min(limits_.bytes, limits_.bytes_per_owner);
-  if (bytes > most) {
-    refusal.bytes_free = most;
+  if (bytes > most_bytes()) {
+    refusal.bytes_free = most_bytes();
     refusal.error = SessionError::kTooLarge;
     return result;
   }
@@ -111,7 +108,13 @@ void SessionMemory::give_back(const Owner& owner, std::size_t bytes, bool takes_
     if (takes_place) --share->second.places;
     if (share->second.bytes == 0 && share->second.places == 0) shares_.erase(share);
   }
+  if (first_ != nullptr) first_->on_room();
   waiting_room_.tell();
+}
+
+std::size_t SessionMemory::most_bytes() const {
+  return limits_.bytes_per_owner == 0 ? limits_.bytes
+                                      : std::min(limits_.bytes, limits_.bytes_per_owner);
 }
 
 std::size_t SessionMemory::free_bytes() const {

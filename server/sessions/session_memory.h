@@ -72,6 +72,8 @@ class SessionMemory {
   // continue.
   Reservation take(const Owner& owner, std::size_t bytes) EXCLUDES(mutex_);
 
+  // All that one sequence of an owner may take.
+  std::size_t most_bytes() const;
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
   std::size_t free_bytes() const EXCLUDES(mutex_);
   // True if less than an eighth of what the owner may use is left: its idle sessions will soon have
@@ -82,6 +84,9 @@ class SessionMemory {
   // is used, and counts its own bytes. Null: none. Not while others use this object.
   void lend(SpareMemory* spare) { spare_ = spare; }
 
+  // Notifies `first` of released memory before those in the waiting room. Null: none. Not while
+  // others use this object.
+  void notify_first(CapacityListener* first) { first_ = first; }
   // Notified when memory was released.
   CapacityListeners& waiting_room() { return waiting_room_; }
 
@@ -100,6 +105,7 @@ class SessionMemory {
   void shrink_spare() EXCLUDES(mutex_);
 
   const Limits limits_;
+  CapacityListener* first_ = nullptr;
   CapacityListeners waiting_room_;
   SpareMemory* spare_ = nullptr;
   mutable Mutex mutex_;

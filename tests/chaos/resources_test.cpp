@@ -52,7 +52,7 @@ TEST_CASE("full log: the server continues without it") {
 }
 
 TEST_CASE("memory limit: new sessions are refused, and existing ones lose nothing") {
-  ChaosServer server({.flags = {"--session-memory", "1MiB"}});
+  ChaosServer server({.flags = {"--session-memory", "1MiB", "--max-queue-wait", "0"}});
   constexpr int kPart = 20;  // of the reference's 60 tokens, three times
   int refused = 0;
   std::vector<std::string> sessions;

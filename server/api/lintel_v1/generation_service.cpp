@@ -156,9 +156,12 @@ class ScoreStream::SequenceSink final : public TokenSink {
     if (event.log2_prob) log2_probs_.push_back(*event.log2_prob);
     return true;  // bounded by the sequence
   }
-  void on_sample_finish(const SampleResult&) override {}
+  void on_sample_finish(const SampleResult& result) override {
+    is_unread_ = result.prompt_tokens == 0;
+  }
   void on_step_end() override {}
   void on_finish(RequestOutcome outcome) override {
+    if (is_unread_ || outcome == RequestOutcome::kMemory) stream_->take_back(index_);
     stream_->sequence_done(index_, std::move(log2_probs_), outcome);
   }
 
@@ -166,6 +169,7 @@ class ScoreStream::SequenceSink final : public TokenSink {
   const std::shared_ptr<ScoreStream> stream_;
   const std::size_t index_;
   std::vector<float> log2_probs_;
+  bool is_unread_ = false;  // it has ended before its first token was read
 };
 
 ScoreStream::ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,
@@ -199,9 +203,14 @@ ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
       return adapter_unloaded(model_->name);
     }
     const std::span<const std::int32_t> values = sequences_[index];
+    // A call of which something runs tries again when that has ended.
+    const bool runs = [&] {
+      MutexLock lock(mutex_);
+      return running_ > 1;
+    }();
     SessionManager::LeaseResult leased = sessions_.lease_one_shot(
         model_->name, model_->transformer, static_cast<std::int64_t>(values.size()),
-        /*num_samples=*/1, options_.owner, /*call_bytes=*/0, options_.adapter);
+        /*num_samples=*/1, options_.owner, /*call_bytes=*/0, options_.adapter, /*may_wait=*/!runs);
     if (leased.refusal) {
       if (may_have_room_later(leased.refusal)) attempt.lacks = Attempt::Lacks::kMemory;
       return store_refusal(leased.refusal, sessions_.options(), /*session_id=*/"", options_.owner);
@@ -289,6 +298,11 @@ void ScoreStream::on_room() noexcept {
     told_ = true;
   }
   advance();
+}
+
+void ScoreStream::take_back(std::size_t index) {
+  MutexLock lock(mutex_);
+  used_.prompt -= static_cast<std::int64_t>(sequences_[index].size());
 }
 
 void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs,

@@ -115,6 +115,8 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
   bool settle(std::size_t index, Attempt attempt, Attempt::Lacks& joined) EXCLUDES(mutex_);
   void join(Attempt::Lacks lacks);
   void on_room() noexcept override EXCLUDES(mutex_);
+  // A sequence of which no token was read costs none.
+  void take_back(std::size_t index) EXCLUDES(mutex_);
   void sequence_done(std::size_t index, std::vector<float> log2_probs, RequestOutcome outcome)
       EXCLUDES(mutex_);
   // Ends everything with `status`; what runs is cancelled.

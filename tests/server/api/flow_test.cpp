@@ -233,12 +233,13 @@ std::size_t sample_bytes(std::size_t num_tokens) {
   return SessionManager::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + num_tokens * 64;
 }
 
-TEST_CASE("a call whose state does not fit is refused at once, with a time to retry") {
+TEST_CASE("max-queue-wait 0: a call whose state does not fit now is refused at once") {
   ServerOptions options = test_options();
   options.models.scheduling.speculation = Speculation::kOff;
   const std::size_t session_bytes = SessionManager::session_bytes(
       *tiny_models({"tokens"}).at("tokens"), {}, options.sessions.history_tokens);
   options.sessions.session_memory_bytes = session_bytes + 3 * sample_bytes(5) - 1;
+  options.sessions.max_queue_wait = std::chrono::milliseconds(0);
   TestServer server({"tokens"}, options);
   v1::GenerateRequest request = request_for("tokens", {1}, 5);
   const v1::Session session = create_session(server, "tokens");

@@ -34,6 +34,8 @@ TEST_CASE("every outcome has its code, and names the model or session that is co
   CHECK_THAT(status(RequestOutcome::no_token('?')).error_message(), Contains("byte 0x3F (?)"));
   CHECK_THAT(status(RequestOutcome::no_token(0xE4)).error_message(),
              Contains("byte 0xE4 is needed"));
+  CHECK(status(RequestOutcome::kMemory).error_code() == Code::RESOURCE_EXHAUSTED);
+  CHECK_THAT(status(RequestOutcome::kMemory).error_message(), Contains("--max-queue-wait"));
   CHECK(status(RequestOutcome::kShutdown).error_code() == Code::UNAVAILABLE);
   CHECK_THAT(status(RequestOutcome::kShutdown).error_message(), Contains("shutting down"));
   CHECK(status(RequestOutcome::kMoved, "abc").error_code() == Code::UNAVAILABLE);

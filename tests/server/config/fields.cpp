@@ -158,13 +158,14 @@ void add_callers(SecurityOptions& security, Quotas::Limits& identity, Fields& fi
 
 void add_sessions(SessionManager::Options& sessions, Fields& fields) {
   auto& [max_sessions, session_memory_bytes, idle_timeout, max_sessions_per_owner, bytes_per_owner,
-         history_tokens] = sessions;
+         history_tokens, max_queue_wait] = sessions;
   fields.add("sessions.max_sessions", max_sessions);
   fields.add("sessions.session_memory_bytes", session_memory_bytes);
   fields.add("sessions.idle_timeout", idle_timeout);
   fields.add("sessions.max_sessions_per_owner", max_sessions_per_owner);
   fields.add("sessions.bytes_per_owner", bytes_per_owner);
   fields.add("sessions.history_tokens", history_tokens);
+  fields.add("sessions.max_queue_wait", max_queue_wait);
 }
 
 void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {

@@ -87,6 +87,9 @@ TEST_CASE("the metrics count requests and work") {
   CHECK(now.at(R"(lintel_session_bytes{state="idle"})") ==
         2 * static_cast<double>(session.state_bytes()));
   CHECK(now.at("lintel_session_limit_bytes") == 1u << 30);
+  CHECK(now.at("lintel_memory_waiters") == 0);
+  CHECK(now.at("lintel_memory_wait_seconds_count") == 0);
+  CHECK(now.at(R"(lintel_cancellations_total{model="tokens",reason="memory"})") == 0);
   CHECK(now.at("lintel_request_memory_bytes") >= 0);
   CHECK(now.at("lintel_request_memory_limit_bytes") >= 1u << 29);
   for (const char* reason : {"full", "identity", "too_large"}) {

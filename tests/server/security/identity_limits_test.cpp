@@ -156,6 +156,7 @@ TEST_CASE("sessions and memory of one identity are bounded", "[threat-53]") {
   CHECK(create_as(server, "bob", &session).ok());
 
   options.sessions.max_sessions_per_owner = 0;
+  options.sessions.max_queue_wait = std::chrono::milliseconds(0);
   options.sessions.bytes_per_owner = 128 << 10;  // a call needs some 40 KB in addition to its state
   TestServer small({"tokens"}, options);
   std::int64_t taken = 0;
