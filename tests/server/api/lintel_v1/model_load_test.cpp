@@ -15,6 +15,22 @@ using Catch::Matchers::Contains;
 using Code = grpc::StatusCode;
 namespace fs = std::filesystem;
 
+TEST_CASE("a context that is lowered ends sequences, and is said of the model") {
+  RepositoryServer f([](ServerOptions& options) { options.models.context = 10; });
+  f.write("second");
+  v1::Model model;
+  REQUIRE(f.load("second", "", &model).ok());
+  CHECK(model.max_length() == 9);  // the last token is never fed
+  v1::GenerateRequest request = request_for("second", {1, 2, 3, 4}, 1);
+  request.clear_max_new_tokens();
+  const Generated whole = generate(*f.server, request);
+  REQUIRE(whole.status.ok());
+  CHECK(whole.only().tokens.size() == 6);
+  const grpc::Status refused =
+      generate(*f.server, request_for("second", std::vector<int>(11, 1), 1)).status;
+  CHECK(violated_fields(refused) == std::vector<std::string>{"prompt"});
+}
+
 TEST_CASE("a model of the repository is loaded, serves and is unloaded while another runs") {
   RepositoryServer f;
   f.write("second");
