@@ -46,8 +46,8 @@ Draft tokens are measured with one client: a server with --speculation auto in t
 on a text that repeats, as its only token is asked for, and on one that does not.
 
 --context N also reads a prompt of N tokens with one sequence, once, and continues it: the layers of
-softmax attention take longer with every token of it. --kv-type is that of their keys and values;
-llama.cpp keeps them in f16.
+softmax attention take longer with every token of it. --kv-type is that of their keys and values,
+as of a server; llama.cpp keeps them in f16.
 
 --peer llama runs llama.cpp v0.5.0 in turn with ours: its Q8_0 beside int8, the better of its Q4_0
 and Q4_K beside those in 4 bits. over_peer is our speed over its own. Its libraries are npm's:
@@ -58,7 +58,7 @@ Examples:
   lintel-bench large --shape qwen3.5-0.8b --weight-type int8
   lintel-bench large --shape rwkv7-0.4b --weight-type int4 --json rwkv.json
   lintel-bench large --shape qwen3.5-0.8b --weight-type int8 --peer llama --peer-root peer
-  lintel-bench large --context 8192,32768 --kv-type bf16
+  lintel-bench large --context 8192,32768 --kv-type int8
   lintel-bench large --model weights/text-rwkv7-small --weight-type int4)";
 
 constexpr std::size_t kPrompt = 512;
@@ -73,16 +73,17 @@ struct LargeFlags {
   std::filesystem::path model;  // in place of the shape; empty: the shape
   std::string peer;             // empty: none
   std::filesystem::path peer_root;
-  KvType kv_type = KvType::kF32;
-  std::vector<int> contexts;  // tokens
-  double seconds = 0.5;       // of one measurement; four times as long through a server
+  std::optional<KvType> kv_type;  // nothing: by the weights
+  std::vector<int> contexts;      // tokens
+  double seconds = 0.5;           // of one measurement; four times as long through a server
 };
 
-KvType parse_kv_type(std::string_view flag, std::string_view text) {
+std::optional<KvType> parse_kv_type(std::string_view flag, std::string_view text) {
+  if (text == "auto") return std::nullopt;
   for (const KvType type : kKvTypes) {
     if (text == to_string(type)) return type;
   }
-  throw cli::UsageError(std::string(flag) + " " + std::string(text) + ": f32, bf16 or int8");
+  throw cli::UsageError(std::string(flag) + " " + std::string(text) + ": auto, f32, bf16 or int8");
 }
 
 // Threads that help the one that steps with `workspace`, which outlives them.
@@ -197,6 +198,11 @@ class LargeExperiment {
     measurement_.add("load_seconds", load_seconds_);
     if (loss_) measurement_.add("bits_lost", *loss_);
     speeds_.notes.push_back("Ours ran on " + model_->kernels() + ".");
+    if (model_->kv_type()) {
+      speeds_.notes.push_back("Keys and values: ours in " +
+                              std::string(to_string(*model_->kv_type())) +
+                              (peer_ == nullptr ? "." : ", llama.cpp's in f16."));
+    }
     if (multiply_rate(1) == 0) {
       speeds_.notes.push_back(
           "The bound is of memory alone: multiplications are not measured here.");
@@ -211,9 +217,8 @@ class LargeExperiment {
 
  private:
   static std::string subject_of(const LargeFlags& flags) {
-    const std::string cache = ", KV cache " + std::string(to_string(flags.kv_type));
     return (flags.model.empty() ? flags.shape + ", random weights" : flags.model.string()) +
-           (flags.kv_type == KvType::kF32 ? "" : cache);
+           (flags.kv_type ? ", KV cache " + std::string(to_string(*flags.kv_type)) : "");
   }
 
   static const LargeFlags& checked(const LargeFlags& flags) {
@@ -499,9 +504,11 @@ void add_large(CLI::App& app, cli::CommandLine& command_line) {
       ->excludes(shape);
   cli::add_parsed(command, "--context", flags->contexts, parse_counts, "N[,N...]",
                   "Also prompts of so many tokens, and what follows them");
-  cli::add_parsed(command, "--kv-type", flags->kv_type, parse_kv_type, "TYPE",
-                  "Type of cached keys and values: f32, bf16 or int8 [f32]")
-      ->check(describe::offers({"f32", "bf16", "int8"}));
+  cli::add_parsed(
+      command, "--kv-type", flags->kv_type, parse_kv_type, "TYPE",
+      "Type of cached keys and values: f32, bf16 or int8; auto: bf16, beside weights in "
+      "f32 f32 [auto]")
+      ->check(describe::offers({"auto", "f32", "bf16", "int8"}));
   cli::add_text(command, "--peer", flags->peer, "NAME", "Also measure llama.cpp, in turn with ours")
       ->check(describe::offers(std::vector<std::string>{"llama"}));
   command

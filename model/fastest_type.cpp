@@ -439,7 +439,7 @@ std::vector<WeightType> faster_types() {
 }
 
 LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_type,
-                      const std::optional<AttentionSpec>& attention, KvType kv_type,
+                      const std::optional<AttentionSpec>& attention, std::optional<KvType> kv_type,
                       const TypeChoice& choice) {
   LoadPlan plan{.options = {.attention = attention, .kv_type = kv_type},
                 .most_bits_lost = choice.most_bits_lost};

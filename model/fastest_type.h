@@ -90,8 +90,8 @@ struct LoadPlan {
 // loaded, as far as is seen without reading weights, and for a text of fewer than
 // kFewestTextTokens. A large model of which no type loses little enough is served in bf16.
 LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_type,
-                      const std::optional<AttentionSpec>& attention, KvType kv_type = KvType::kF32,
-                      const TypeChoice& choice = {});
+                      const std::optional<AttentionSpec>& attention,
+                      std::optional<KvType> kv_type = {}, const TypeChoice& choice = {});
 
 struct LoadedModel {
   std::unique_ptr<const Transformer> transformer;

@@ -553,13 +553,15 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
                                 .library = options.product_library,
                                 .streams = options.streams};
   if (family != nullptr) {
-    parts.decoder = family->make(files.checkpoint(), products, options.kv_type, parts.warnings);
+    parts.decoder =
+        family->make(files.checkpoint(), products,
+                     options.kv_type.value_or(kv_type_for(parts.weight_type)), parts.warnings);
   } else {
     load_native(files, options, products, parts);
   }
   if (computes_fingerprint) parts.fingerprint.get();
-  if (!parts.decoder->kv_type && options.kv_type != KvType::kF32) {
-    parts.warnings.push_back("--kv-type " + std::string(to_string(options.kv_type)) +
+  if (!parts.decoder->kv_type && options.kv_type.value_or(KvType::kF32) != KvType::kF32) {
+    parts.warnings.push_back("--kv-type " + std::string(to_string(*options.kv_type)) +
                              " changes nothing: the model has no KV cache, its states stay in f32");
   }
   if (is_part_of_an_image(parts.config)) {

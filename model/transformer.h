@@ -106,8 +106,9 @@ class Transformer {
     WeightType weight_type = WeightType::kF32;
     // Replaces the attention of config.json: to compare speed on the same weights.
     std::optional<AttentionSpec> attention;
-    // Type of KV caches; a model without one gets a warning unless it is f32.
-    KvType kv_type = KvType::kF32;
+    // Type of KV caches; nothing: kv_type_for() of the weights. A model without one gets a warning
+    // where a type other than f32 is asked for.
+    std::optional<KvType> kv_type;
     // ModelConfig::context of what is served.
     std::int64_t context = 0;
     // The library that multiplies where it is worthwhile. Null: this machine's. Outlives the model.

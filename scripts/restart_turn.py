@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20000)
     parser.add_argument("--rounds", type=int, default=5, help="restarts")
     parser.add_argument("--weight-type", default="int8")
-    parser.add_argument("--kv-type", default="f32")
+    parser.add_argument("--kv-type", default="auto")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--server-flag", action="append", default=[], help="one more word for lintel-server")
     parser.add_argument("--most-load-ms", type=float, default=float("inf"))

@@ -15,4 +15,8 @@ const char* to_string(KvType type) {
   return "unknown";
 }
 
+KvType kv_type_for(WeightType weights) {
+  return weights == WeightType::kF32 ? KvType::kF32 : KvType::kBf16;
+}
+
 }  // namespace lintel

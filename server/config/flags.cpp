@@ -70,8 +70,10 @@ constexpr Choice<std::optional<WeightType>> kWeightTypes[] = {{"auto", std::null
                                                               {"int4", WeightType::kInt4},
                                                               {"int4-ffn", WeightType::kInt4Ffn},
                                                               {"int4-all", WeightType::kInt4All}};
-constexpr Choice<KvType> kKvTypes[] = {
-    {"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"int8", KvType::kInt8}};
+constexpr Choice<std::optional<KvType>> kKvTypes[] = {{"auto", std::nullopt},
+                                                      {"f32", KvType::kF32},
+                                                      {"bf16", KvType::kBf16},
+                                                      {"int8", KvType::kInt8}};
 constexpr Choice<KernelChoice> kKernels[] = {
     {"auto", KernelChoice::kAuto}, {"own", KernelChoice::kOwn}, {"onednn", KernelChoice::kOneDnn}};
 constexpr Choice<ChatReasoningField> kReasoningFields[] = {
@@ -405,9 +407,10 @@ void add_model_flags(Table& flags, ServerOptions& options) {
   flags.choice<kKvTypes>(
       "--kv-type", models.kv_type, "TYPE",
       "Type of cached keys and values in the softmax layers of checkpoints (Qwen3.5, hybrids): "
-      "f32, bf16, or int8 with a scale for each position and head. `lintel model get` shows "
-      "bytes a token. Sessions, snapshots and named states of another type are refused. Models "
-      "without such a cache log a warning unless it is f32");
+      "f32, bf16, or int8 with a scale for each position and head. auto: bf16, of models whose "
+      "weights are served in f32 f32. `lintel model get` shows type and bytes a token. Sessions, "
+      "snapshots and named states of another type are refused. Models without such a cache log a "
+      "warning where bf16 or int8 is asked for");
   flags.number("--context", models.context, 0, 1'000'000'000,
                "Most tokens of a sequence, prompt and answer, where a model can hold more: fewer "
                "take less of --session-memory. Changes no bit and no fingerprint; images keep "

@@ -79,7 +79,7 @@ struct ModelOptions {
   std::optional<WeightType> weight_type;        // nothing: load_as_planned() of each
   std::filesystem::path weight_type_text;       // TypeChoice::text; empty: none
   double weight_type_loss = kMostBitsLost;      // TypeChoice::most_bits_lost
-  KvType kv_type = KvType::kF32;                // of KV caches, where a model has some
+  std::optional<KvType> kv_type;                // of KV caches; nothing: kv_type_for() the weights
   std::int64_t context = 0;                     // ModelConfig::context of each; 0: its own
   KernelChoice kernels = KernelChoice::kAuto;   // of the process: choose_kernels()
   std::optional<AttentionSpec> attention;       // of every model, in place of its own

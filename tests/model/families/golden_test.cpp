@@ -367,6 +367,32 @@ TEST_CASE("families: a saved sequence of another KV type is refused by name") {
   CHECK_THAT(numerics_of(*int8.model).text, Catch::Contains("KV cache int8"));
 }
 
+TEST_CASE("families: KV caches are in bf16 unless the weights are in f32 or a type is chosen") {
+  const auto [name, type] =
+      GENERATE(table<const char*, WeightType>({{"qwen3_5", WeightType::kF32},
+                                               {"qwen3_5", WeightType::kBf16},
+                                               {"qwen3_5", WeightType::kInt8},
+                                               {"qwen3_5", WeightType::kInt4},
+                                               {"qwen3_5", WeightType::kInt4Ffn},
+                                               {"qwen3_5", WeightType::kInt4All},
+                                               {"gated-deltanet-hybrid", WeightType::kF32},
+                                               {"gated-deltanet-hybrid", WeightType::kInt8},
+                                               {"qwen35-kmix.gguf", WeightType::kBlocks},
+                                               {"rwkv7", WeightType::kInt8}}));
+  CAPTURE(name, to_string(type));
+  const FamilyCase which{name};
+  const auto model = Transformer::load(which.path(), {.weight_type = type});
+  CHECK(model->warnings() == Transformer::load(which.path(), {})->warnings());
+  if (!model->kv_type()) {
+    CHECK(which.name == "rwkv7");
+    return;
+  }
+  CHECK(model->kv_type() == (type == WeightType::kF32 ? KvType::kF32 : KvType::kBf16));
+  const KvType chosen = GENERATE(from_range(kKvTypes));
+  CHECK(Transformer::load(which.path(), {.weight_type = type, .kv_type = chosen})->kv_type() ==
+        chosen);
+}
+
 TEST_CASE("families: a KV type of a model without a KV cache is a warning") {
   const auto warnings = [](const char* name, KvType type) {
     const FamilyGolden golden({name}, WeightType::kF32, type);

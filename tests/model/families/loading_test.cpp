@@ -260,6 +260,10 @@ TEST_CASE("families: quantised tensors of a GGUF file stay as they are stored") 
   CHECK(loaded.transformer->weight_bytes() <= plan.size.resident_bytes);
   const auto exact = Transformer::load(files, {.weight_type = WeightType::kF32});
   CHECK(loaded.transformer->weight_bytes() < exact->weight_bytes());
+  if (!loaded.transformer->kv_type()) return;
+  CHECK(loaded.transformer->kv_type() == KvType::kBf16);
+  const LoadPlan in_f32 = plan_to_load(files, std::nullopt, std::nullopt, KvType::kF32);
+  CHECK(load_as_planned(files, in_f32).transformer->kv_type() == KvType::kF32);
 }
 
 TEST_CASE("families: a tied embedding and head are one copy") {
