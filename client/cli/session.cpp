@@ -108,6 +108,9 @@ void write_session(JsonWriter& json, const v1::Session& session) {
   json.field("idle_timeout_seconds", seconds_of(session.idle_timeout()));
   json.field("oldest_position", session.oldest_position()).field("digest", session.digest());
   json.field("numerics", session.numerics()).field("window", session.window());
+  if (session.numerics_changed_at() > 0) {
+    json.field("numerics_changed_at", session.numerics_changed_at());
+  }
   json.field("durability", durability_text(session.durability()));
   json.field("in_memory", where_text(session) == "memory");
   if (session.has_interrupted()) {
@@ -256,6 +259,10 @@ int run_get_session(const SessionFlags& flags, Console& console) {
   if (session.has_expire_time()) rows.push_back({"expires", time_text(session.expire_time())});
   rows.push_back({"digest", session.digest()});
   rows.push_back({"numerics", session.numerics()});
+  if (session.numerics_changed_at() > 0) {
+    rows.push_back(
+        {"numerics changed at", "token " + std::to_string(session.numerics_changed_at())});
+  }
   console.out(format_table(rows));
   return kOk;
 }

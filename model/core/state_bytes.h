@@ -56,6 +56,10 @@ class StateReader {
   // True if all that it reads was written by this process and has been nowhere else.
   virtual bool is_trusted() const { return false; }
 
+  // True if a part of what was read was held in another type before, and was rounded.
+  bool has_converted() const { return has_converted_; }
+  void note_conversion() { has_converted_ = true; }
+
   template <typename T>
   void values(std::span<T> values) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -71,6 +75,8 @@ class StateReader {
  private:
   // Fills `bytes`. Throws ModelError where there are not as many.
   virtual void read(std::span<std::byte> bytes) = 0;
+
+  bool has_converted_ = false;
 };
 
 // Appends to `bytes`, which outlives it. Reserve SequenceState::saved_bytes() before: a vector that

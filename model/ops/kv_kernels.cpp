@@ -470,6 +470,16 @@ void write_slot(const KvShape& shape, std::size_t head, std::size_t slot, std::b
   for (std::size_t c = 0; c < shape.width; ++c) values[c] = of_value(c);
 }
 
+// Reads a head's keys and values of one slot with what makes a float of a cell.
+template <typename Cell, typename OfKey, typename OfValue>
+void read_slot(const KvShape& shape, std::size_t head, std::size_t slot, const std::byte* page,
+               float* k, float* v, const OfKey& of_key, const OfValue& of_value) {
+  const Cell* const keys = reinterpret_cast<const Cell*>(page) + head * 2 * kKvPage * shape.width;
+  const Cell* const values = keys + (kKvPage + slot) * shape.width;
+  for (std::size_t c = 0; c < shape.width; ++c) k[c] = of_key(keys[c * kKvPage + slot]);
+  for (std::size_t c = 0; c < shape.width; ++c) v[c] = of_value(values[c]);
+}
+
 }  // namespace
 
 std::size_t kv_page_bytes(const KvShape& shape) {
@@ -501,6 +511,31 @@ void kv_append(const KvShape& shape, const float* k, const float* v, std::size_t
         write_slot<std::int8_t>(
             shape, h, slot, page, [&](std::size_t c) { return key(k[c]); },
             [&](std::size_t c) { return value(v[c]); });
+        break;
+      }
+    }
+  }
+}
+
+void kv_read(const KvShape& shape, const std::byte* page, std::size_t slot, float* k, float* v) {
+  for (std::size_t h = 0; h < shape.heads; ++h, k += shape.width, v += shape.width) {
+    switch (shape.type) {
+      case KvType::kF32: {
+        const auto same = [](float cell) { return cell; };
+        read_slot<float>(shape, h, slot, page, k, v, same, same);
+        break;
+      }
+      case KvType::kBf16:
+        read_slot<std::uint16_t>(shape, h, slot, page, k, v, bf16_to_f32, bf16_to_f32);
+        break;
+      case KvType::kInt8: {
+        const float* const scales = scales_of(shape, page) + h * 2 * kKvPage + slot;
+        read_slot<std::int8_t>(
+            shape, h, slot, page, k, v,
+            [scale = scales[0]](std::int8_t cell) { return scale * static_cast<float>(cell); },
+            [scale = scales[kKvPage]](std::int8_t cell) {
+              return scale * static_cast<float>(cell);
+            });
         break;
       }
     }

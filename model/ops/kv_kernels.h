@@ -37,6 +37,8 @@ std::size_t kv_page_bytes(const KvShape& shape);
 // the scale is NaN, and so is what is computed from it.
 void kv_append(const KvShape& shape, const float* k, const float* v, std::size_t slot,
                std::byte* page);
+// Reads the values that the cells of one position stand for.
+void kv_read(const KvShape& shape, const std::byte* page, std::size_t slot, float* k, float* v);
 // Zeroes them.
 void kv_erase(const KvShape& shape, std::size_t slot, std::byte* page);
 // True if all values of a page are finite, and no scale is negative.

@@ -121,10 +121,7 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
   switch (refusal.error) {
     case SessionError::kModelMismatch:
       return wrong_state("MODEL_MISMATCH",
-                         session +
-                             " is of a model that is not loaded, of other weights, or of "
-                             "another --kv-type",
-                         {});
+                         session + " is of a model that is not loaded, or of other weights", {});
     case SessionError::kCallInterrupted:
       return wrong_state(
           "CALL_INTERRUPTED",

@@ -89,7 +89,9 @@ struct SessionRecord {
   std::optional<SessionMemory::Reservation> of_call;  // additional memory of the call
   std::string id;                                     // empty: one-shot
   std::string model_name;
-  const SessionOptions options;  // `initial`: only where tokens before the history's base are in it
+  // Of a session that others can see, constant. `initial`: only where tokens before the history's
+  // base are in it.
+  SessionOptions options;
   // Declared before the sequences, which refer to them.
   std::shared_ptr<const Transformer> model;
   SharedAdapter adapter;  // null: none

@@ -762,6 +762,10 @@ SessionManager::Made SessionManager::new_session(const std::string& model_name,
       if (sequence.next_position() != image->state_position || !reader.all_read()) {
         throw ModelError("session image: its state is not as long as it says");
       }
+      // No machine would compute what it holds now.
+      if (reader.has_converted() && !record.options.numerics.empty()) {
+        record.options.numerics = kUnknownNumerics;
+      }
     }
     if (image->base > 0) {
       record.history->begin_at(

@@ -21,6 +21,10 @@ enum class Durability : std::uint8_t { kNone, kCall, kInput, kToken };
 
 class Transformer;
 
+// Numerics of tokens whose machine is not known, and of a state that was converted from another KV
+// type: no machine computes its bits.
+inline constexpr const char* kUnknownNumerics = "unknown";
+
 struct SessionOptions {
   std::int64_t max_tokens = 0;  // 0: the model's own limit
   // Tokens whose history is kept; 0, and at most: SessionManager::Options::history_tokens.
@@ -35,7 +39,8 @@ struct SessionOptions {
   Durability durability = Durability::kNone;
   std::chrono::seconds expire_after{0};
   // The numerics of its tokens when it was loaded, if they differ from this machine's; else empty.
-  // Tokens before numerics_changed_at have yet others; 0: none have.
+  // kUnknownNumerics where its KV cache was converted. Tokens before numerics_changed_at have yet
+  // others; 0: none have.
   std::string numerics;
   std::string numerics_text;  // the same for people; empty: not known
   std::int64_t numerics_changed_at = 0;

@@ -80,7 +80,7 @@ class DurableServer(generation_pb2_grpc.GenerationServiceServicer,
         yield pb.GenerateResponse(finished=[pb.SampleFinish(seed=seed, position=2 + COUNT)])
 
     def _session(self):
-        return session_pb2.Session(id="it", durability=self.durability)
+        return session_pb2.Session(id="it", durability=self.durability, numerics_changed_at=45)
 
     def Get(self, request, context):
         self.gets += 1
@@ -288,6 +288,7 @@ class SyncRepeatTest(SyncCalls, RepeatTests, unittest.TestCase):
             self.assertIs(info.durability, Durability.INPUT)
             self.assertFalse(info.in_memory)
             self.assertIsNone(info.interrupted)
+            self.assertEqual(info.numerics_changed_at, 45)
 
 
     def test_a_call_cancelled_here_is_not_repeated(self):

@@ -230,6 +230,7 @@ class SessionInfo:
     in_memory: bool = True  # else in the server's store alone: the next call brings it back
     interrupted: Optional[InterruptedCall] = None
     expire_time: Optional[datetime] = None  # removed when unused until then
+    numerics_changed_at: int = 0  # tokens before it have the bits of another machine or KV type
 
 
 class HistoryRun(NamedTuple):
@@ -376,6 +377,7 @@ def read_session(wire: session_pb2.Session) -> SessionInfo:
             else None
         ),
         expire_time=_time(wire.expire_time) if wire.HasField("expire_time") else None,
+        numerics_changed_at=wire.numerics_changed_at,
     )
 
 

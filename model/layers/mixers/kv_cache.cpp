@@ -38,6 +38,19 @@ std::size_t most_pages(std::size_t window) {
   return window > INT32_MAX ? SIZE_MAX : pages_of(window - 1) + 1;
 }
 
+// The values of a page in cells of another type. Throws std::bad_alloc.
+SharedBlock converted(const KvShape& from, const SharedBlock& page, const KvShape& to) {
+  const std::size_t width = to.heads * to.width;
+  SharedBlock made(kv_page_bytes(to));
+  SharedBlock row(2 * width * sizeof(float));  // zeroed afterwards
+  float* const k = reinterpret_cast<float*>(row.data());
+  for (std::size_t slot = 0; slot < kKvPage; ++slot) {
+    kv_read(from, page.data(), slot, k, k + width);
+    kv_append(to, k, k + width, slot, made.data());
+  }
+  return made;
+}
+
 }  // namespace
 
 std::size_t KvCache::bytes() const { return bytes_of_pages(shape_, pages_.size()); }
@@ -129,12 +142,13 @@ void KvCache::save(std::int64_t since, StateWriter& writer) const {
 void KvCache::load(std::int64_t position, StateReader& reader) {
   check_saved("a KV cache of format", reader.value<std::uint32_t>(), kFormat);
   const auto type = reader.value<std::uint32_t>();
-  if (type != static_cast<std::uint32_t>(shape_.type)) {
-    const std::string found =
-        type < kKvTypes.size() ? to_string(kKvTypes[type]) : "type " + std::to_string(type);
-    throw ModelError("saved state: found a KV cache in " + found + ", expected " +
-                     to_string(shape_.type) + " (--kv-type)");
+  if (type >= kKvTypes.size()) {
+    throw ModelError("saved state: found a KV cache of type " + std::to_string(type) +
+                     ", expected at most " + std::to_string(kKvTypes.size() - 1));
   }
+  KvShape saved = shape_;
+  saved.type = kKvTypes[type];
+  if (saved.type != shape_.type) reader.note_conversion();
   check_saved("positions from", reader.value<std::uint64_t>(), length_);
   check_saved("positions up to", reader.value<std::uint64_t>(),
               static_cast<std::uint64_t>(position));
@@ -153,8 +167,14 @@ void KvCache::load(std::int64_t position, StateReader& reader) {
   }
   for (std::size_t p = first; p < pages_of(length); ++p) {
     // One by one: the length may be a lie.
-    SharedBlock page = reader.block(kv_page_bytes(shape_), full_at(p, length));
-    if (!reader.is_trusted() && !kv_is_finite(shape_, page.data())) {
+    SharedBlock page = reader.block(kv_page_bytes(saved), full_at(p, length));
+    bool is_finite = reader.is_trusted() || kv_is_finite(saved, page.data());
+    if (saved.type != shape_.type) {
+      page = converted(saved, page, shape_);
+      // The largest numbers of one type are infinite in another.
+      is_finite = is_finite && (reader.is_trusted() || kv_is_finite(shape_, page.data()));
+    }
+    if (!is_finite) {
       throw ModelError("saved state: found keys or values that are not finite");
     }
     if (p < first_page_ + pages_.size()) {

@@ -21,6 +21,8 @@ namespace lintel {
 //
 // Where queries see a window of positions, pages that have left it are released after each run,
 // as far as no draft can be taken back to where they are seen.
+//
+// load() takes a cache that was saved in any type, and holds it in its own.
 class KvCache final : public LayerState {
  public:
   // shape: outlives the state. window: positions that a query sees, its own among them.

@@ -88,7 +88,9 @@ std::shared_ptr<NamedState> read_state(const fs::path& path, bool accept_other_n
   auto state = std::make_shared<NamedState>(std::move(admitted.reservation), std::move(image));
   state->name = name;
   state->is_public = true;
-  state->numerics = snapshot.numerics;
+  SessionOptions taken;
+  take_numerics(snapshot, *model, taken);
+  state->numerics = taken.numerics.empty() ? snapshot.numerics : taken.numerics;
   state->numerics_text = snapshot.numerics_text;
   state->numerics_changed_at = snapshot.numerics_changed_at;
   state->model_identity = model_identity(*model);

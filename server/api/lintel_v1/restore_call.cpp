@@ -2,12 +2,14 @@
 #include "server/api/lintel_v1/restore_call.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "model/core/errors.h"
+#include "model/ops/kv_type.h"
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/lintel_v1/session_service.h"
 #include "server/api/lintel_v1/snapshot_bytes.h"
@@ -32,8 +34,13 @@ std::size_t most_bytes_of(const Transformer& model, std::int64_t history_tokens)
   const std::int64_t values = config.max_tokens() == 0 ? kFarthestPosition : config.max_tokens();
   // Windows let text continue past the model's length.
   const bool ends = config.modality == ModalityKind::kImage;
-  return most_snapshot_bytes(model, values,
-                             ends ? std::min(values, history_tokens) : history_tokens);
+  const std::size_t most =
+      most_snapshot_bytes(model, values, ends ? std::min(values, history_tokens) : history_tokens);
+  // One of another KV type is at most four times as large.
+  const bool may_be_wider = model.kv_type().value_or(KvType::kF32) != KvType::kF32;
+  return !may_be_wider                                        ? most
+         : most > std::numeric_limits<std::size_t>::max() / 4 ? most
+                                                              : 4 * most;
 }
 
 }  // namespace
@@ -80,11 +87,17 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
   if (snapshot.weight_type != here.weight_type) {
     return differs("weight type", snapshot.weight_type, here.weight_type);
   }
-  if (snapshot.kv_type != here.kv_type) {
+  // Pages of another type are converted (KvCache::load).
+  const bool is_convertible =
+      !here.kv_type.empty() && std::ranges::any_of(kKvTypes, [&](KvType type) {
+        return snapshot.kv_type == to_string(type);
+      });
+  if (snapshot.kv_type != here.kv_type && !is_convertible) {
     const auto name = [](const std::string& type) { return type.empty() ? "none" : type; };
     return differs("KV type", name(snapshot.kv_type), name(here.kv_type));
   }
-  if (snapshot.numerics != here.numerics && !accept_other_numerics) {
+  const bool is_same = snapshot.numerics == here.numerics && snapshot.kv_type == here.kv_type;
+  if (!is_same && !accept_other_numerics) {
     return wrong_state("NUMERICS_CHANGED",
                        "this machine computes other bits than the one that made the snapshot (" +
                            clip(snapshot.numerics_text) + " there, " + here.numerics_text +

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "model/config/config.h"
+#include "model/ops/kv_type.h"
 
 namespace lintel {
 namespace {
@@ -14,9 +16,6 @@ namespace {
 constexpr std::size_t kBesideBytes = 64 << 10;
 // A token in memory, and the mark that may stand at it.
 constexpr std::size_t kHistoryTokenBytes = sizeof(std::int32_t) + sizeof(HistoryMark);
-
-// Numerics of tokens from before a change, if nothing more is known.
-constexpr const char* kUnknownNumerics = "unknown";
 
 }  // namespace
 
@@ -60,8 +59,10 @@ void tell_numerics(const SessionInfo& session, std::int64_t position, SnapshotOf
 
 void take_numerics(const SnapshotOf& snapshot, const ServedModel& model, SessionOptions& session) {
   session.numerics_changed_at = snapshot.numerics_changed_at;
-  if (snapshot.numerics == model.numerics().hex) return;
-  session.numerics = snapshot.numerics;
+  const std::optional<KvType> type = model.transformer->kv_type();
+  const bool is_converted = type && snapshot.kv_type != to_string(*type);
+  if (snapshot.numerics == model.numerics().hex && !is_converted) return;
+  session.numerics = is_converted ? kUnknownNumerics : snapshot.numerics;
   session.numerics_text = snapshot.numerics_text;
 }
 

@@ -108,6 +108,10 @@ std::string stored_model_print(const Transformer& model) {
   return model.fingerprint() + (type == KvType::kF32 ? "" : std::string(" kv ") + to_string(type));
 }
 
+bool continues_on(const SessionStorage::Fingerprint& model_print, const Transformer& model) {
+  return model_print.substr(0, model_print.find(' ')) == model.fingerprint();
+}
+
 bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
                     const std::string& numerics) {
   return row.position > 0 && (marks.numerics.empty() ? row.numerics : marks.numerics) != numerics;

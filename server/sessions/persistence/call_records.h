@@ -47,9 +47,12 @@ struct StoredMarks {
 };
 std::string encode_marks(const StoredMarks& marks);
 std::optional<StoredMarks> decode_marks(const std::string& bytes);
-// The model that a stored session continues on (Row.model_print): the weights, and the type of KV
+// The model that a stored session was created on (Row.model_print): the weights, and the type of KV
 // caches unless it is f32.
 std::string stored_model_print(const Transformer& model);
+// True if a session of that print continues on a model: with equal weights, and KV caches of any
+// type.
+bool continues_on(const SessionStorage::Fingerprint& model_print, const Transformer& model);
 // True if the tokens of a session were computed with other numerics than these.
 bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
                     const std::string& numerics);

@@ -30,6 +30,24 @@ bool pages_of(const StoredStates& states, const StateRef& state, std::vector<Sta
   return end == state.first;
 }
 
+// Counts what runs of the full pages of the first tokens take.
+class RunBytes final : public StateWriter {
+ public:
+  explicit RunBytes(std::int64_t end) : end_(end) {}
+
+  // In so many runs: see write_run().
+  std::size_t bytes(std::size_t runs) const { return runs * sizeof(std::uint32_t) + bytes_; }
+  void block(const SharedBlock& block, std::int64_t end) override {
+    if (end > 0 && end <= end_) bytes_ += sizeof(std::uint32_t) + block.bytes().size();
+  }
+
+ private:
+  void write(std::span<const std::byte> /*bytes*/) override {}
+
+  const std::int64_t end_;
+  std::size_t bytes_ = 0;
+};
+
 // A run as one piece, little-endian: u32 number of blocks, u32 bytes of each, the blocks.
 std::size_t run_bytes(const PageRun& run) {
   std::size_t bytes = sizeof(std::uint32_t) * (1 + run.blocks.size());
@@ -135,12 +153,20 @@ void PagedState::save(const SequenceState& sequence, const StoredStates& stored)
   const std::int64_t end = sequence.full_pages();
   std::int64_t there = 0;
   std::size_t runs = 0;
+  std::size_t stored_bytes = 0;
   for (const StateRef& ref : stored) {
     if (!ref.is_pages || ref.first != there || ref.position > end) continue;
     there = ref.position;
+    stored_bytes += ref.bytes;
     ++runs;
   }
   if (runs >= kMostRuns) there = 0;
+  if (there > 0) {
+    // Cells of each KV type take other bytes.
+    RunBytes own(there);
+    sequence.save(own);
+    if (stored_bytes != own.bytes(runs)) there = 0;
+  }
   sequence.save_pages(there, bytes, pages);
   position = sequence.next_position();
   pages_end = end;

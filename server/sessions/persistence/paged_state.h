@@ -45,7 +45,8 @@ struct PagedState {
   ~PagedState() { zero_memory(std::span(bytes)); }
 
   // Takes the state of a sequence, in the memory of `bytes`. stored: states of the session whose
-  // pages equal the sequence's bit for bit; these pages are left out. Throws std::bad_alloc.
+  // pages equal the sequence's bit for bit, or are of another KV type; the former are left out.
+  // Throws std::bad_alloc.
   void save(const SequenceState& sequence, const StoredStates& stored);
   // Zeroes the bytes, keeps their memory, and releases the pages.
   void clear();

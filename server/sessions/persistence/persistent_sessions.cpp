@@ -69,7 +69,7 @@ std::chrono::system_clock::time_point PersistentSessions::expiry(
 SharedModel PersistentSessions::model_of(const SessionStorage::Row& row) const {
   const std::vector<SharedModel> ready = models_.ready();
   for (const SharedModel& model : std::views::reverse(ready)) {  // the highest version first
-    if (model->name == row.model && stored_model_print(*model->transformer) == row.model_print) {
+    if (model->name == row.model && continues_on(row.model_print, *model->transformer)) {
       return model;
     }
   }
@@ -80,7 +80,8 @@ void PersistentSessions::add_row_info(const SessionStorage::Row& row, SessionInf
   info.expires = row.expires;
   if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
     info.numerics_changed_at = marks->numerics_changed_at;
-    info.numerics = marks->numerics.empty() ? row.numerics : marks->numerics;
+    const bool is_converted = info.in_memory && info.numerics == kUnknownNumerics;
+    if (!is_converted) info.numerics = marks->numerics.empty() ? row.numerics : marks->numerics;
     info.numerics_before = marks->numerics.empty() ? "" : row.numerics;
   }
   if (row.call.empty() || info.busy) return;

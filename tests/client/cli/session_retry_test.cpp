@@ -99,6 +99,20 @@ TEST_CASE("session get and list show durability, place in memory and interrupted
   CHECK(listed.find("token       cold   yes          2023-11-14T22:13:20Z") != std::string::npos);
 }
 
+TEST_CASE("session get shows from where on a session has the bits of this server") {
+  FakeServer server;
+  CHECK(run_at(server, {"session", "get", "x"}).out.find("numerics changed at") ==
+        std::string::npos);
+  CHECK_FALSE(nlohmann::json::parse(run_at(server, {"session", "get", "x", "--json"}).out)
+                  .contains("numerics_changed_at"));
+  server.session.set_numerics_changed_at(45);
+  const std::string shown = run_at(server, {"session", "get", "x"}).out;
+  INFO(shown);
+  CHECK(shown.find("numerics changed at  token 45\n") != std::string::npos);
+  const auto json = nlohmann::json::parse(run_at(server, {"session", "get", "x", "--json"}).out);
+  CHECK(json["numerics_changed_at"] == 45);
+}
+
 TEST_CASE("a session that is continued over a crash prints what it prints without one") {
   const std::string format = GENERATE("text", "tokens", "jsonl");
   ByteServer undisturbed;

@@ -11,6 +11,7 @@
 #include "server/sessions/snapshot.h"
 #include "tests/server/support/session_calls.h"
 #include "tests/server/support/snapshot_calls.h"
+#include "tests/server/support/stored_server.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {
@@ -184,29 +185,49 @@ TEST_CASE("checkpoints: prompts that begin alike continue from shared pages with
   }
 }
 
-TEST_CASE("checkpoints: a snapshot of another KV type is refused by name") {
+TEST_CASE("checkpoints: a snapshot of another KV type continues, and says so") {
   CheckpointServer server;
   const v1::Session session = create_session(server, "qwen-int8");
   go_on(server, session.id(), 9, {3, 1, 4});
   const std::string bytes = snapshot_of(server, session.id()).bytes;
   SnapshotOf snapshot = read_snapshot(std::as_bytes(std::span(bytes)));
   CHECK(snapshot.kv_type == "int8");
-  const auto refusal = [&](const std::string& model) {
+  v1::Session restored;
+  const auto restored_on = [&](const std::string& model, bool accepts) {
     snapshot.image.model = model;
     const std::vector<std::byte> other = write_snapshot(snapshot);
     Messages messages =
         messages_of(std::string(reinterpret_cast<const char*>(other.data()), other.size()));
-    messages[0].mutable_header()->set_accept_other_numerics(true);
-    v1::Session restored;
-    const grpc::Status status = restore(server, messages, &restored);
-    return status.ok() ? "" : status.error_message();
+    messages[0].mutable_header()->set_accept_other_numerics(accepts);
+    return restore(server, messages, &restored);
   };
-  CHECK_THAT(refusal("qwen-bf16"),
-             Catch::Contains("another KV type than model qwen-bf16 here: int8, not bf16"));
-  CHECK_THAT(refusal("qwen"), Catch::Contains("int8, not f32"));
-  CHECK(refusal("qwen-int8").empty());
-  snapshot.kv_type = "";
-  CHECK_THAT(refusal("qwen-int8"), Catch::Contains("none, not int8"));
+  for (const char* const name : {"qwen-bf16", "qwen"}) {
+    CAPTURE(name);
+    CHECK(reason_of(restored_on(name, /*accepts=*/false)) == "NUMERICS_CHANGED");
+    REQUIRE(restored_on(name, /*accepts=*/true).ok());
+    CHECK(go_on(server, restored.id(), 3, {5}).finish.numerics_changed());
+    CHECK(get_session(server, restored.id()).numerics_changed_at() == 12);
+  }
+  REQUIRE(restored_on("qwen-int8", /*accepts=*/false).ok());
+  CHECK_FALSE(go_on(server, restored.id(), 3, {5}).finish.numerics_changed());
+  // The hash of one type with cells of another.
+  v1::GetModelRequest request;
+  v1::Model model;
+  request.set_name("qwen");
+  grpc::ClientContext context;
+  REQUIRE(server.models->Get(&context, request, &model).ok());
+  snapshot.numerics = model.numerics();
+  CHECK(reason_of(restored_on("qwen", /*accepts=*/false)) == "NUMERICS_CHANGED");
+  REQUIRE(restored_on("qwen", /*accepts=*/true).ok());
+  CHECK(go_on(server, restored.id(), 3, {5}).finish.numerics_changed());
+  for (const std::string& type : std::vector<std::string>{"", "fp4"}) {
+    snapshot.kv_type = type;
+    const grpc::Status refused = restored_on("qwen-int8", /*accepts=*/true);
+    CHECK(reason_of(refused) == "MODEL_MISMATCH");
+    CHECK_THAT(refused.error_message(),
+               Catch::Contains("another KV type than model qwen-int8 here: " +
+                               (type.empty() ? "none" : type) + ", not int8"));
+  }
 }
 
 TEST_CASE("checkpoints: a model says what it is made of and what a session takes") {

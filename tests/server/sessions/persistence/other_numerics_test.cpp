@@ -85,6 +85,101 @@ TEST_CASE("KV pages are stored once more where another machine may have computed
   CHECK(first_pages() == there);
 }
 
+// The same with KV caches of another type.
+void move_to_type(Calls& calls, KvType type, const std::string& hex) {
+  calls.transformer = hybrid_model(type);
+  move_machine(calls, hex);
+}
+
+TEST_CASE("a session of another KV type continues, and its next state has all pages", "[durable]") {
+  const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
+  const KvType type = GENERATE(KvType::kBf16, KvType::kInt8);
+  CAPTURE(to_string(type));
+  Calls calls(level, hybrid_model());
+  calls.options.park = {1};
+  calls.begin();
+  const std::string id = calls.kept(), twin = calls.kept();
+  const auto row = [&](const std::string& of) { return calls.storage.find(of, kAlice).row; };
+  const auto first_pages = [&] {
+    REQUIRE(row(id).states.front().is_pages);
+    return row(id).states.front().where;
+  };
+  for (const std::string& session : {id, twin}) {
+    calls.process->finish(tokens_call(5, 40, 3), session, named("a"));
+  }
+  const std::uint64_t here = first_pages();
+  move_to_type(calls, type, "4567");
+  for (const std::string& session : {id, twin}) {
+    const auto sink = calls.process->finish(tokens_call(1, 40, 3), session, named("b"));
+    CHECK(sink->result().numerics_changed);
+    CHECK(calls.process->durable.find(session, kAlice)->numerics_changed_at == 45);
+  }
+  const std::uint64_t there = first_pages();
+  CHECK(there != here);
+  CHECK(row(id).states.front().first == 0);
+  // A restart leaves the bits, and adds pages to those of the new type.
+  const auto stayed = calls.process->finish(tokens_call(1, 40, 3), twin, named("c"));
+  move_to_type(calls, type, "4567");
+  const auto restarted = calls.process->finish(tokens_call(1, 40, 3), id, named("c"));
+  CHECK(restarted->recorded == stayed->recorded);
+  CHECK_FALSE(restarted->result().numerics_changed);
+  CHECK(first_pages() == there);
+  move_to_type(calls, KvType::kF32, "0123");
+  CHECK(calls.process->finish(tokens_call(1, 40, 3), id, named("d"))->result().numerics_changed);
+  CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 127);
+}
+
+TEST_CASE("a converted session is not of the machine that computed it before", "[durable]") {
+  Calls calls(Durability::kToken, hybrid_model());
+  calls.options.park = {1};
+  calls.begin();
+  const std::string id = calls.kept();
+  calls.process->finish(tokens_call(5, 40, 3), id, named("a"));
+  move_to_type(calls, KvType::kInt8, "4567");
+  REQUIRE_FALSE(calls.process->durable.load(id, kAlice).refusal);
+  const auto made = calls.process->store.fork(id, kAlice, 40, 1);
+  REQUIRE_FALSE(made.refusal);
+  const std::string fork = made.infos[0].id;
+  REQUIRE_FALSE(calls.process->durable.persist(fork, kAlice));
+  // Back on the first one, the session is its own; the fork, whose pages were rounded, is not.
+  move_to_type(calls, KvType::kF32, "0123");
+  CHECK(calls.process->durable.find(fork, kAlice)->numerics == kUnknownNumerics);
+  CHECK(calls.process->finish(tokens_call(1, 4, 3), fork, named("b"))->result().numerics_changed);
+  CHECK_FALSE(
+      calls.process->finish(tokens_call(1, 4, 3), id, named("b"))->result().numerics_changed);
+}
+
+TEST_CASE("a call that was left open on another KV type", "[durable]") {
+  const Durability level = GENERATE(Durability::kInput, Durability::kToken);
+  const std::size_t before = GENERATE(0, 20);  // tokens of the session
+  CAPTURE(static_cast<int>(level), before);
+  Calls calls(level, hybrid_model());
+  calls.options.park = {1};
+  calls.begin();
+  const std::string id = calls.kept();
+  if (before > 0) calls.process->finish(tokens_call(before - 4, 4, 3), id, named("a"));
+  calls.process->call(tokens_call(25, 40, 3), id, named("b"));
+  for (int i = 0; i < 24; ++i) {
+    calls.process->model->scheduler->run_one_step();
+    calls.process->durable.write();
+  }
+  REQUIRE_FALSE(calls.storage.find(id, kAlice).row.call.empty());
+  move_to_type(calls, KvType::kInt8, "4567");
+  const auto again = calls.process->call(tokens_call(25, 40, 3), id, named("b"));
+  if (level == Durability::kToken) {  // all tokens that a client has seen are stored
+    REQUIRE_FALSE(again.refusal);
+    calls.process->run();
+  } else {
+    CHECK(again.refusal.error == SessionError::kNumericsChanged);
+    IdempotencyKey expects = named("c");
+    expects.expected_position = calls.stored(id);
+    calls.process->finish(tokens_call(1, 40, 9), id, expects);
+  }
+  // What it stored is of one type.
+  move_to_type(calls, KvType::kInt8, "4567");
+  CHECK(calls.process->finish(tokens_call(1, 4, 9), id, named("d"))->tokens().size() == 4);
+}
+
 TEST_CASE("strict numerics: a session that another machine computed is refused",
           "[durable][threat-71]") {
   Calls calls(Durability::kToken);

@@ -119,6 +119,43 @@ TEST_CASE("paged states: a full page is stored once, and every state continues b
   CHECK(whole == kMostStates);
 }
 
+TEST_CASE("paged states: the first state after pages of another KV type stores all pages",
+          "[durable]") {
+  const KvType from = GENERATE(KvType::kF32, KvType::kBf16, KvType::kInt8);
+  const KvType to = GENERATE(KvType::kF32, KvType::kBf16, KvType::kInt8);
+  if (from == to) return;
+  CAPTURE(to_string(from), to_string(to));
+  const auto before = hybrid_model(from), after = hybrid_model(to);
+  Slots slots;
+  SequenceState sequence = before->new_sequence();
+  feed(*before, sequence, 100);
+  slots.add(sequence);
+  feed(*before, sequence, 40);
+  slots.add(sequence);
+  const auto read = slots.read(slots.states.back());
+  REQUIRE(read);
+  SequenceState converted = after->new_sequence();
+  PagedStateReader reader(read->bytes, read->pages);
+  converted.load(reader);
+  CHECK(reader.all_read());
+  CHECK(reader.has_converted());
+
+  feed(*after, converted, 20);
+  const StoredStates all = slots.add(converted);
+  CHECK(all.front().is_pages);
+  CHECK(all.front().first == 0);
+  CHECK(ends_of_pages(slots.states) == ends_of_pages(all));
+  const auto whole = slots.read(slots.states.back());
+  REQUIRE(whole);
+  require_continues(*after, *whole, converted.clone());
+  // The next one has those of its own tokens.
+  feed(*after, converted, 32);
+  CHECK(slots.add(converted).front().first == 160);
+  const auto next = slots.read(slots.states.back());
+  REQUIRE(next);
+  require_continues(*after, *next, converted.clone());
+}
+
 TEST_CASE("paged states: after a rewind only pages of tokens that are left are kept", "[durable]") {
   const auto model = hybrid_model();
   Slots slots;

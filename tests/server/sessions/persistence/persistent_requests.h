@@ -53,7 +53,7 @@ struct Calls {
   }
   std::int64_t stored(const std::string& id) { return storage.find(id, kAlice).row.position; }
 
-  const std::shared_ptr<const Transformer> transformer;
+  std::shared_ptr<const Transformer> transformer;  // of the next process
   const Durability durability;
   ManualClock clock;
   MemoryStorage storage{clock};
