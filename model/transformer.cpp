@@ -66,6 +66,8 @@ class DraftMemory {
     for (Half& half : halves_) half.grow(floats);
   }
 
+  std::size_t bytes() const { return (halves_[0].floats + halves_[1].floats) * sizeof(float); }
+
  private:
   struct Half {
     // The states zero what they had there.
@@ -211,6 +213,9 @@ Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;
 
 std::size_t Workspace::max_rows() const { return buffers_->max_rows; }
+std::size_t Workspace::bytes() const {
+  return buffers_->buffers->bytes() + buffers_->drafts.bytes();
+}
 MatrixView<const float> Workspace::hidden() const { return buffers_->buffers->hidden(); }
 void Workspace::observe(StepObserver* observer) { buffers_->observer = observer; }
 void Workspace::share_with(StepThreadPool* team) { buffers_->team = team; }

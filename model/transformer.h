@@ -50,6 +50,9 @@ class Workspace {
   Workspace& operator=(Workspace&&) noexcept;
   ~Workspace();
   std::size_t max_rows() const;
+  // The memory that it has by now, but for the head's outputs. It grows to what the largest steps
+  // need.
+  std::size_t bytes() const;
   // The normed residual stream after the last step, which the head reads: [rows that wanted an
   // output or to be kept, E], in their order. Valid until the next step.
   MatrixView<const float> hidden() const;

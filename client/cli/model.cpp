@@ -184,6 +184,11 @@ void write_model(JsonWriter& json, const v1::Model& model) {
     json.field("kv_token_bytes", model.kv_token_bytes());
   }
   json.field("constant_state", model.constant_state());
+  if (model.room_sessions() > 0) {
+    json.field("room_sessions", model.room_sessions());
+    json.field("room_session_tokens", model.room_session_tokens());
+    json.field("room_tokens", model.room_tokens());
+  }
   json.field("fingerprint", model.fingerprint());
   json.field("numerics", model.numerics()).field("numerics_text", model.numerics_text());
   json.field("workers", model.workers()).field("max_batch_rows", model.max_batch_rows());
@@ -220,6 +225,15 @@ std::string state_text(const v1::Model& model) {
   }
   return std::to_string(model.state_bytes()) + " bytes" +
          (model.constant_state() ? ", constant" : ", at its largest");
+}
+
+// "34 sessions of 8192 tokens, or one of 262144 tokens"
+std::string room_text(const v1::Model& model) {
+  const auto tokens = [](std::int64_t count) {
+    return count == 0 ? std::string("any length") : std::to_string(count) + " tokens";
+  };
+  return std::to_string(model.room_sessions()) + " sessions of " +
+         tokens(model.room_session_tokens()) + ", or one of " + tokens(model.room_tokens());
 }
 
 // "68608", "6144 a token"
@@ -270,9 +284,13 @@ std::string describe(const v1::Model& model) {
       {"samples", "at most " + std::to_string(model.limits().max_samples())},
   };
   rows.insert(rows.end(), more.begin(), more.end());
-  if (!model.kv_type().empty()) {
-    const auto state = std::ranges::find_if(
+  const auto state_row = [&] {
+    return std::ranges::find_if(
         rows, [](const std::vector<std::string>& row) { return row.front() == "session state"; });
+  };
+  if (model.room_sessions() > 0) rows.insert(state_row() + 1, {"memory for", room_text(model)});
+  if (!model.kv_type().empty()) {
+    const auto state = state_row();
     rows.insert(state + 1,
                 {"KV cache", model.kv_type() + ", " + std::to_string(model.kv_session_bytes()) +
                                  " bytes a session and " + std::to_string(model.kv_token_bytes()) +

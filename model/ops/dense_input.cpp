@@ -30,6 +30,15 @@ DenseInput::DenseInput(WeightType type, std::size_t max_rows, std::size_t cols, 
   }
 }
 
+std::size_t DenseInput::bytes() const {
+  std::size_t numbers = max_rows_ * value_stride_;
+  if (cells_ != nullptr) {
+    numbers += (max_rows_ + kTileRows - 1) / kTileRows * kTileRows * stride_ + max_rows_;
+  }
+  if (sums_ != nullptr) numbers += 4 * max_rows_ * group_stride_;
+  return numbers * sizeof(float);
+}
+
 const std::uint32_t* DenseInput::cells_of(WeightType type) const {
   // A cell of f32 is the float itself.
   return type == WeightType::kF32 ? reinterpret_cast<const std::uint32_t*>(values_.get())

@@ -26,6 +26,7 @@ class DenseInput {
 
   WeightType type() const { return type_; }
   std::size_t cols() const { return cols_; }
+  std::size_t bytes() const;  // of memory
   // [max_rows, cols], with gaps between the rows.
   MatrixView<float> values() { return {values_.get(), max_rows_, cols_, value_stride_}; }
 

@@ -35,6 +35,7 @@
 #include "server/api/lintel_v1/session_service.h"
 #include "server/api/service_context.h"
 #include "server/app/maintenance.h"
+#include "server/app/memory_plan.h"
 #include "server/app/stored_sessions.h"
 #include "server/config/flags.h"
 #include "server/core/random_bytes.h"
@@ -140,8 +141,6 @@ constexpr std::chrono::milliseconds kLeastFlushTime{200};
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // The process ends after this long even if calls are left because of a defect.
 constexpr std::chrono::seconds kLastWait{30};
-// Memory for stored responses if there is no session store.
-constexpr std::size_t kMemoryDocumentBytes = std::size_t{256} << 20;
 constexpr const char* kServices[] = {"lintel.v1.GenerationService",   "lintel.v1.ChatService",
                                      "lintel.v1.ResponseService",     "lintel.v1.SessionService",
                                      "lintel.v1.ModelService",        "lintel.v1.AdminService",
@@ -198,7 +197,9 @@ Roles anonymous_roles(const ServerOptions& options) {
 
 // Members stand in the order of construction: services last, so that they are destroyed first.
 struct LintelServer::Impl {
-  Impl(const ServerOptions& options, const Clock& clock, const GivenModels& given)
+  // limit: of the memory that choose_sizes() has divided.
+  Impl(const ServerOptions& options, const MemoryLimit& limit, const Clock& clock,
+       const GivenModels& given)
       : certificates(read_certificates(options.security)),
         tokens(read_tokens(options.security)),
         credentials(port_credentials(
@@ -220,7 +221,8 @@ struct LintelServer::Impl {
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
         stored(open_store(options, store, prefixes, registry, clock)),
-        memory_documents(kMemoryDocumentBytes, clock, options.durable.identity_stored_bytes),
+        memory_documents(response_bytes(options, limit), clock,
+                         options.durable.identity_stored_bytes),
         responses(stored == nullptr ? memory_documents : stored->documents(), clock,
                   {.expire = options.durable.response_expire,
                    .resume = options.durable.response_resume,
@@ -275,10 +277,40 @@ struct LintelServer::Impl {
       for (const SharedModel& loaded : registry.ready()) (void)loaded->numerics();
     }
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);
+    plan(options, limit, given);
     if (!options.initial_states.directory.empty()) {
       load_initial_states(options.initial_states.directory,
                           options.initial_states.accept_other_numerics, context);
     }
+  }
+
+  // Divides the memory, now that the models of the start are there, and logs how. No call has been
+  // admitted yet. Throws std::runtime_error if sessions have too little.
+  void plan(const ServerOptions& options, const MemoryLimit& limit, const GivenModels& given) {
+    ModelUse models{.weight_bytes = manager.memory().used_bytes()};
+    for (const auto& [name, transformer] : given)
+      models.weight_bytes += transformer->weight_bytes();
+    for (const SharedModel& loaded : registry.ready()) {
+      ++models.count;
+      models.worker_bytes += loaded->worker_bytes;
+    }
+    const MemoryPlan plan = plan_memory(options, limit, models);
+    const auto level = plan.is_too_small ? spdlog::level::err : spdlog::level::info;
+    for (const std::string& line : plan.table()) spdlog::log(level, line);
+    if (plan.is_too_small) {
+      throw std::runtime_error("--session-memory auto has " +
+                               format_bytes(plan.session_memory_bytes) + ", and " +
+                               format_bytes(MemoryPlan::kLeastSessionBytes) +
+                               " are required: raise --memory-limit (" + format_bytes(limit.bytes) +
+                               ", " + limit.source + "), or lower what the table of the log has");
+    }
+    if (limit.bytes > 0 && plan.total_bytes() > plan.most_bytes()) {
+      spdlog::warn("memory: the sum is more than 0.9 of the limit, by the sizes that flags set");
+    }
+    manager.set_memory(plan.model_memory_bytes);
+    store.set_memory(plan.session_memory_bytes);
+    prefixes.set_memory(plan.prefix_memory_bytes);
+    manager.check_sessions();
   }
 
   void open_http(const ServerOptions& options) {
@@ -412,9 +444,20 @@ bool shut_down(grpc::Server& server) {
 
 }  // namespace
 
+namespace {
+
+ServerOptions with_sizes(ServerOptions options, const MemoryLimit& limit) {
+  choose_sizes(options, limit);
+  return options;
+}
+
+}  // namespace
+
 LintelServer::LintelServer(const ServerOptions& options, const Clock& clock,
                            const GivenModels& given)
-    : options_(options), impl_(std::make_unique<Impl>(options_, clock, given)) {}
+    : limit_(memory_limit_of(options)),
+      options_(with_sizes(options, limit_)),
+      impl_(std::make_unique<Impl>(options_, limit_, clock, given)) {}
 
 LintelServer::~LintelServer() { stop(); }
 

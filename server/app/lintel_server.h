@@ -10,6 +10,7 @@
 #include "model/transformer.h"
 #include "server/app/options.h"
 #include "server/core/clock.h"
+#include "server/core/memory_limit.h"
 #include "server/engine/scheduler.h"
 #include "server/sessions/session_manager.h"
 
@@ -33,7 +34,8 @@ class LintelServer {
   // models of the options and serves the given ones, too. REQUIRES: names differ; `clock` outlives
   // the server. Throws ModelError naming the model and what is wrong with it, or that the memory
   // for models would not do; std::runtime_error when certificates, tokens or the session store
-  // cannot be used, or HTTP's address, unless it is the default.
+  // cannot be used, or HTTP's address, unless it is the default, or the memory limit leaves too
+  // little for sessions.
   LintelServer(const ServerOptions& options, const Clock& clock, const GivenModels& given = {});
   ~LintelServer();  // stop()
 
@@ -74,6 +76,7 @@ class LintelServer {
   void stop(std::chrono::nanoseconds flush);
   void report_health();  // of the services and of every model, from now on
 
+  const MemoryLimit limit_;  // read before models are loaded
   const ServerOptions options_;
   std::unique_ptr<Impl> impl_;
   int port_ = 0;

@@ -259,6 +259,24 @@ class Table {
     return bounded(flag, low, high);
   }
 
+  // The same, or "auto", which is held as kAutoBytes.
+  template <typename T>
+  Flag& bytes_or_auto(const char* name, T& member, std::int64_t low, std::int64_t high,
+                      const char* help, const char* refusal = "") {
+    const auto set = [](const Flag& flag, const std::string& text) {
+      *static_cast<T*>(flag.member) = static_cast<T>(
+          text == "auto" ? static_cast<std::int64_t>(kAutoBytes) : parse_bytes_of(flag, text));
+    };
+    const auto show = [](const Flag& flag) -> std::string {
+      const T bytes = *static_cast<const T*>(flag.member);
+      if (bytes == static_cast<T>(kAutoBytes)) return "auto";
+      return format_bytes(static_cast<std::uint64_t>(bytes));
+    };
+    Flag& flag = add(Flag::Type::kBytes, name, &member, "BYTES", help, set, show);
+    flag.refusal = refusal;
+    return bounded(flag, low, high);
+  }
+
   // A flag of at least `low`, in whole seconds if the member counts these.
   template <typename Duration>
   Flag& duration(const char* name, Duration& member, std::chrono::milliseconds low,
@@ -384,11 +402,12 @@ void add_model_flags(Table& flags, ServerOptions& options) {
       "it in its place: user: it stays there as a user's message, or as a part of a tool's result; "
       "merge: it joins the first system message, and all that follows is read again; refuse: the "
       "request is refused, in the template's words where it has some");
-  flags.bytes(
+  flags.bytes_or_auto(
       "--model-memory", models.memory_bytes, 0, kMostBytes,
       "Memory for the weights and tables of all models and adapters, and for loading "
       "them; computed from file headers before weights are read. With --models those unused "
-      "for longest are unloaded for others. 0: no limit");
+      "for longest are unloaded for others. 0: no limit. auto: with --models and "
+      "--model-repository half of what the start leaves of --memory-limit, else no limit");
   flags.choice<kWeightTypes>(
       "--weight-type", models.weight_type, "TYPE",
       "Type of the matrices in memory and in products. int8: a scale for each output; int4, of "
@@ -458,9 +477,10 @@ void add_network_flags(Table& flags, ServerOptions& options) {
       .default_of_machine = true;
   flags.bytes("--max-message-size", connections.max_message_bytes, 4096, 0x7fffffff,
               "Largest request message, in bytes");
-  flags.bytes("--connection-memory", connections.memory_bytes, 16 << 20, std::int64_t{1} << 40,
-              "Memory of gRPC for all connections, half-sent messages included, in bytes; "
-              "beyond it calls are ended");
+  flags.bytes_or_auto("--connection-memory", connections.memory_bytes, 16 << 20,
+                      std::int64_t{1} << 40,
+                      "Memory of gRPC for all connections, half-sent messages included, in bytes; "
+                      "beyond it calls are ended. auto: a 16th of --memory-limit, at most 256MiB");
   flags.duration("--keepalive-time", connections.keepalive_time_ms, 1000ms,
                  "A connection silent for this long is pinged");
   flags.duration("--keepalive-timeout", connections.keepalive_timeout_ms, 100ms,
@@ -504,9 +524,10 @@ void add_http_flags(Table& flags, ServerOptions& options) {
                "The same for one client address; clients of a proxy share its address");
   flags.bytes("--http-max-header-size", http.max_header_bytes, 1024, 1 << 20,
               "Largest first line and headers of a request, in bytes");
-  flags.bytes("--http-memory", http.memory_bytes, 1 << 20, std::int64_t{1} << 40,
-              "Bodies of all requests that are being read and parsed, in bytes; beyond it "
-              "requests are answered with 503");
+  flags.bytes_or_auto("--http-memory", http.memory_bytes, 1 << 20, std::int64_t{1} << 40,
+                      "Bodies of all requests that are being read and parsed, in bytes; beyond it "
+                      "requests are answered with 503. auto: a 32nd of --memory-limit, at most "
+                      "64MiB");
   flags.duration("--http-header-timeout", http.header_timeout_ms, 10ms,
                  "Time to receive a request's headers; then it is refused");
   flags.duration("--http-body-timeout", http.body_timeout_ms, 10ms,
@@ -582,10 +603,11 @@ void add_scheduling_flags(Table& flags, ServerOptions& options) {
                "Prompt rows of a step that also decodes; at most --max-batch-rows");
   flags.number("--max-queued-requests", scheduling.max_queued_requests, 1, 1'000'000,
                "Requests accepted but not yet in a batch; one more is refused");
-  flags.bytes("--max-queued-bytes", scheduling.max_queued_bytes, 1, kMostBytes,
-              "Memory of those requests and their messages; one more is refused, unless the "
-              "queue is empty",
-              "no request fits into 0 bytes");
+  flags.bytes_or_auto("--max-queued-bytes", scheduling.max_queued_bytes, 1, kMostBytes,
+                      "Memory of those requests and their messages; one more is refused, unless "
+                      "the queue is empty. auto: a 16th of --memory-limit, divided among the "
+                      "models of the start, at most 256MiB each",
+                      "no request fits into 0 bytes");
   flags.choice<kSpeculations>(
       "--speculation", scheduling.speculation, "MODE",
       "Speculative decoding: draft tokens in the same step make few streams faster and change "
@@ -603,28 +625,27 @@ void add_scheduling_flags(Table& flags, ServerOptions& options) {
 void add_session_flags(Table& flags, ServerOptions& options) {
   SessionManager::Options& sessions = options.sessions;
   flags.begin_group("Sessions");
-  // A part of this machine's memory.
-  flags
-      .bytes("--request-memory", options.request_memory_bytes, 1 << 20, kMostBytes,
-             "Memory for what requests hold from when they are parsed until they are answered, in "
-             "bytes: "
-             "bodies, prompts, answers that are not streamed, events that are kept. Each is "
-             "admitted with "
-             "the most that it may hold: beyond the limit it is answered with RESOURCE_EXHAUSTED "
-             "(429), "
-             "or "
-             "with INVALID_ARGUMENT where it can never fit. Defaults to an eighth of the memory of "
-             "the "
-             "container, or of the machine, and 512MiB at least")
-      .default_of_machine = true;
+  flags.bytes_or_auto(
+      "--memory-limit", options.memory_limit_bytes, 64 << 20, kMostBytes,
+      "Memory of the server, of which at most 0.9 is planned for: weights, buffers, requests, "
+      "connections, sessions. The log has the plan. auto: the limit of its control group (cgroup "
+      "v2 or v1), else the memory that is available");
+  flags.bytes_or_auto(
+      "--request-memory", options.request_memory_bytes, 1 << 20, kMostBytes,
+      "Memory for what requests hold from when they are parsed until they are answered, in bytes: "
+      "bodies, prompts, answers that are not streamed, events that are kept. Each is admitted with "
+      "the most that it may hold: beyond the limit it is answered with RESOURCE_EXHAUSTED (429), "
+      "or with INVALID_ARGUMENT where it can never fit. auto: an eighth of --memory-limit");
   flags.number("--max-sessions", sessions.max_sessions, 0, 100'000'000,
                "Sessions at a time; 0: only --session-memory limits them");
-  flags.bytes("--session-memory", sessions.session_memory_bytes, 1, kMostBytes,
-              "Memory for sessions and running calls, in bytes: states, histories and records; "
-              "for each sample of a running call also 40 KB of draft tokens, and at most "
-              "--outbox-tokens unread tokens of 64 bytes plus 8 for each of top_log2_probs. "
-              "Calls on existing sessions are never refused for lack of it",
-              "no session fits into 0 bytes");
+  flags.bytes_or_auto(
+      "--session-memory", sessions.session_memory_bytes, 1, kMostBytes,
+      "Memory for sessions and running calls, in bytes: states, histories and records; "
+      "for each sample of a running call also 40 KB of draft tokens, and at most "
+      "--outbox-tokens unread tokens of 64 bytes plus 8 for each of top_log2_probs. "
+      "Calls on existing sessions are never refused for lack of it. auto: what the rest of the "
+      "plan leaves of 0.9 of --memory-limit; below 64MiB the server does not start",
+      "no session fits into 0 bytes");
   flags.duration(
       "--max-queue-wait", sessions.max_queue_wait, 0ms,
       "A request that fits into --session-memory, but not beside what others hold of it "
@@ -636,10 +657,10 @@ void add_session_flags(Table& flags, ServerOptions& options) {
   flags.number("--session-history-tokens", sessions.history_tokens, 1, 1'000'000'000,
                "Last tokens of a session that are kept, for reading and rewinding, at 1.25 to "
                "4.25 bytes each; a session can ask for fewer");
-  flags.bytes("--prefix-cache-memory", options.prefixes.memory_bytes, 0, kMostBytes,
-              "Memory for states after earlier prompts: a prompt with the same beginning, of "
-              "the same caller, continues from there. Only uses what sessions and calls leave "
-              "of --session-memory. 0: off");
+  flags.bytes_or_auto("--prefix-cache-memory", options.prefixes.memory_bytes, 0, kMostBytes,
+                      "Memory for states after earlier prompts: a prompt with the same beginning, "
+                      "of the same caller, continues from there. Only uses what sessions and calls "
+                      "leave of --session-memory. 0: off; auto: all of that");
   flags.toggle("--chat-read-ahead", options.prefixes.reads_ahead,
                "While a model has nothing else to do it reads the last answer as the chat "
                "template will write it, so that the next turn reads the question alone");

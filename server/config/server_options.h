@@ -13,8 +13,8 @@
 #include "server/api/streaming_options.h"
 #include "server/chat/template/traits.h"
 #include "server/core/listen_address.h"
+#include "server/core/memory_limit.h"
 #include "server/core/random_bytes.h"
-#include "server/core/request_memory.h"
 #include "server/engine/prefix_cache.h"
 #include "server/grpc/connection_settings.h"
 #include "server/http/transport/http_message.h"
@@ -41,29 +41,52 @@ struct SecurityOptions {
   bool tls() const { return !tls_cert.empty(); }
 };
 
+// Options whose sizes follow from the memory limit (server/app/memory_plan.h).
+
+inline ModelOptions models_by_limit() {
+  ModelOptions models;
+  models.scheduling.max_queued_bytes = kAutoBytes;
+  return models;
+}
+
+inline ConnectionOptions connections_by_limit() {
+  ConnectionOptions connections;
+  connections.memory_bytes = static_cast<std::int64_t>(kAutoBytes);
+  return connections;
+}
+
+inline HttpOptions http_by_limit() {
+  HttpOptions http;
+  http.memory_bytes = static_cast<std::int64_t>(kAutoBytes);
+  return http;
+}
+
 // A member is set by a row of server_flags(), or it is in the list of those without a flag in
 // tests/server/config/flags_test.cpp.
 struct ServerOptions {
-  ModelOptions models;
+  ModelOptions models = models_by_limit();
   std::vector<ModelAlias> model_aliases;  // the first that fits a name counts
   LateSystem late_system = LateSystem::kUser;
 
   ListenAddress listen;
   std::string replica_id = default_replica_id();  // among the servers of one address or store
-  ConnectionOptions connections;
-  HttpOptions http;
+  ConnectionOptions connections = connections_by_limit();
+  HttpOptions http = http_by_limit();
   SecurityOptions security;
 
-  std::size_t request_memory_bytes = default_request_memory();
+  // Of all that this server takes; kAutoBytes: read_memory_limit().
+  std::size_t memory_limit_bytes = kAutoBytes;
+  std::size_t request_memory_bytes = kAutoBytes;
 
   // Limits of one identity (a token's name, or a client certificate's), or of all callers together
   // if they are not identified. `sessions` has the limits of its sessions and their memory.
   Quotas::Limits identity;
 
-  SessionManager::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
+  SessionManager::Options sessions{.session_memory_bytes = kAutoBytes,
                                    .idle_timeout = std::chrono::minutes(10),
                                    .max_queue_wait = std::chrono::minutes(10)};
-  PrefixCache::Options prefixes;
+  // kAutoBytes: what sessions leave free.
+  PrefixCache::Options prefixes{.memory_bytes = kAutoBytes};
 
   // Sessions that outlive the server.
   struct DurableOptions {

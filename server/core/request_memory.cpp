@@ -2,11 +2,9 @@
 #include "server/core/request_memory.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
-#include <fstream>
 #include <utility>
 
 namespace lintel {
@@ -146,38 +144,10 @@ RequestMemory::Charge RequestMemory::Charge::beside() const noexcept {
   return other;
 }
 
-std::size_t default_request_memory() {
-  constexpr std::size_t kLeast = std::size_t{512} << 20;
-  return std::max(usable_memory() / 8, kLeast);
-}
-
-std::size_t usable_memory() {
-  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-  const std::size_t machine = pages > 0 && page_bytes > 0 ? static_cast<std::size_t>(pages) *
-                                                                static_cast<std::size_t>(page_bytes)
-                                                          : 0;
-  const std::size_t container = memory_of_container("/sys/fs/cgroup");
-  if (machine == 0 || container == 0) return std::max(machine, container);
-  return std::min(machine, container);
-}
-
 void trim_heap() noexcept {
 #ifdef __GLIBC__
   ::malloc_trim(/*pad=*/0);
 #endif
-}
-
-// Linux, Documentation/admin-guide/cgroup-v2.rst ("memory.max") and cgroup-v1/memory.rst. A
-// container sees its own group at the root. Where there is no limit the files say "max", or about
-// 2^63.
-std::size_t memory_of_container(const std::filesystem::path& root) {
-  for (const auto& path : {root / "memory.max", root / "memory" / "memory.limit_in_bytes"}) {
-    std::uint64_t bytes = 0;
-    if (std::ifstream file(path); file >> bytes && bytes < std::uint64_t{1} << 62) {
-      return static_cast<std::size_t>(bytes);
-    }
-  }
-  return 0;
 }
 
 }  // namespace lintel

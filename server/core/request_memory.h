@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -130,13 +129,5 @@ class RequestMemory::Charge {
   std::shared_ptr<std::size_t> request_;  // bytes of its charges; guarded by the account
   std::size_t bytes_ = 0;
 };
-
-// The default of --request-memory: an eighth of usable_memory(), 512 MiB at least.
-std::size_t default_request_memory();
-
-// Bytes of the machine's memory, and no more than its container may use. 0: it is not known.
-std::size_t usable_memory();
-// The container's part: what the files of cgroup below `root` say; 0 where they say nothing.
-std::size_t memory_of_container(const std::filesystem::path& root);
 
 }  // namespace lintel

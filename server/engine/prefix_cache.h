@@ -297,6 +297,8 @@ class PrefixCache final : public SpareMemory {
   // The call receives each such turn, by any thread, and must not block. Null: they are dropped.
   void when_turn_evicted(std::function<void(EvictedTurn)> call) EXCLUDES(mutex_);
   const Options& options() const { return options_; }
+  // Replaces Options::memory_bytes, before the first prompt.
+  void set_memory(std::size_t bytes) { options_.memory_bytes = bytes; }
 
   // The model goes; no request reads with it any more.
   void forget(const Transformer& model) noexcept;
@@ -328,7 +330,7 @@ class PrefixCache final : public SpareMemory {
   template <typename Body>
   void change(const Body& body) noexcept EXCLUDES(mutex_);
 
-  const Options options_;
+  Options options_;
   SessionManager& store_;
 
   std::atomic<std::size_t> bytes_{0};  // held(), to be read without the mutex

@@ -81,6 +81,36 @@ std::size_t last_cache_bytes() {
   return bytes > 0 ? static_cast<std::size_t>(bytes) : std::size_t{32} << 20;
 }
 
+std::size_t worker_bytes(const Transformer& model, int rows, int output_rows, int drafting_rows) {
+  constexpr std::int64_t kFewRows = 8;
+  constexpr std::size_t kDraftCandidates = std::size_t{1} << 16;
+  constexpr std::size_t kSamplingBytes = 16;  // of a token of the vocabulary
+  const std::int64_t length = model.config().max_length;
+  const std::int64_t few = length > 0 ? std::min(length, kFewRows) : kFewRows;
+  Workspace workspace = model.new_workspace(static_cast<std::size_t>(few));
+  SequenceState sequence = model.new_sequence();
+  std::vector<BatchRow> fed;
+  for (std::int64_t i = 0; i < few; ++i) {
+    fed.push_back({.token = static_cast<std::int32_t>(i % model.config().vocab_size),
+                   .sequence = &sequence,
+                   .wants_output = i + 1 == few});
+  }
+  model.step(fed, workspace);
+  // In recompute mode a step has the rows of the whole sequence, and half as many to spare.
+  const std::int64_t most =
+      model.recomputes() ? std::max<std::int64_t>(rows, length * 3 / 2) : rows;
+  const std::size_t step = workspace.bytes() / static_cast<std::size_t>(few) *
+                           static_cast<std::size_t>(std::max(most, few));
+  const auto outputs = static_cast<std::size_t>(model.config().num_outputs());
+  const auto drawn = static_cast<std::size_t>(output_rows);
+  std::size_t total = step + drawn * outputs * sizeof(float) + outputs * kSamplingBytes +
+                      model.new_workspace(1, static_cast<std::size_t>(drafting_rows)).bytes();
+  if (model.has_draft_head()) {
+    total += step + drawn * std::min(outputs, kDraftCandidates) * sizeof(float);
+  }
+  return total;
+}
+
 std::string PromptRows::to_text() const {
   if (measured.empty()) return std::to_string(rows) + " rows a step, not measured";
   const auto number = [](float seconds) {

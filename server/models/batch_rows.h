@@ -27,6 +27,11 @@ inline constexpr int kMostBatchRows = 64;
 // Bytes of this machine's last-level cache; 32 MiB if the system does not report it.
 std::size_t last_cache_bytes();
 
+// Bytes of one worker's buffers once it has run steps of `rows` rows, of which `output_rows` wanted
+// an output and up to `drafting_rows` had drafts: computed from a step of few rows. Buffers of
+// drafts that copy states of many megabytes are made when there are drafts, and do not count.
+std::size_t worker_bytes(const Transformer& model, int rows, int output_rows, int drafting_rows);
+
 // ---- Prompts. The rows of a step change its speed, not the bits of any output.
 //
 // All rows of a prompt belong to one sequence, whose state is read once. More rows share the

@@ -242,28 +242,6 @@ std::string state_description(const Transformer& transformer) {
   return cache + bytes(1000) + " of 1000 tokens, growing";
 }
 
-// Throws if not one sequence of the model fits into memory: it would be ready, and refuse every
-// call.
-void check_session_memory(const SessionManager::Options& sessions, const std::string& name,
-                          const Transformer& transformer) {
-  const std::size_t needed = SessionManager::admitted_bytes(transformer, 1);
-  const auto check = [&](const char* flag, std::size_t limit) {
-    if (needed <= limit) return;
-    throw ModelError("model " + name + ": one session needs " + std::to_string(needed) +
-                     " bytes, and " + flag + " is " + std::to_string(limit));
-  };
-  check("--session-memory", sessions.session_memory_bytes);
-  if (sessions.bytes_per_owner != 0) check("--identity-memory", sessions.bytes_per_owner);
-  const std::int64_t longest = transformer.config().served_length();
-  const std::size_t all = longest > 0 ? SessionManager::admitted_bytes(transformer, longest) : 0;
-  if (all > sessions.session_memory_bytes) {
-    spdlog::warn(
-        "model {}: a session of full length, {} tokens, needs {} bytes, more than the {} of "
-        "--session-memory",
-        name, longest, all, sessions.session_memory_bytes);
-  }
-}
-
 void log_loaded(const ModelSource& source, const Transformer& transformer) {
   spdlog::info(
       "model {} version {} from {}: {} parameters, {} weights in {} bytes, attention {}, {}, {}",
@@ -549,7 +527,6 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source,
   LoadedModel loaded = load_as_planned(files, plan);
   progress->finish();
   std::shared_ptr<const Transformer> transformer = std::move(loaded.transformer);
-  check_session_memory(sessions_, source.name, *transformer);
   plan.options.weight_type = transformer->weight_type();
   const std::size_t resident_bytes = measure_model(files, plan.options).resident_bytes;
   reservation.shrink_to(resident_bytes);
@@ -746,6 +723,13 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   served->limits.max_samples = std::min(served->limits.max_samples, batch_rows);
   served->directory = source.directory;
   served->weight_type_reason = std::move(type_reason);
+  const int most_rows = std::max(scheduling.prompt_rows_per_step, scheduling.most_rows_per_step);
+  const int drafting_rows = uses_drafts(scheduling.speculation, served->transformer->recomputes())
+                                ? most_draft_rows(scheduling)
+                                : 0;
+  served->worker_bytes = static_cast<std::size_t>(std::max(scheduling.workers, 1)) *
+                         worker_bytes(*served->transformer, std::max(most_rows, batch_rows),
+                                      std::max(batch_rows, drafting_rows), drafting_rows);
   for (const AdapterSource& adapter : adapter_sources(*served)) load_adapter(*served, adapter);
   return served;
 }

@@ -133,7 +133,15 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
     make_room_ = std::move(make_room);
   }
 
-  std::size_t limit_bytes() const { return limit_bytes_; }
+  std::size_t limit_bytes() const EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return limit_bytes_;
+  }
+  // Sets the bound; what is reserved already stays. 0: no bound.
+  void set_limit(std::size_t bytes) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    limit_bytes_ = bytes;
+  }
   std::size_t used_bytes() const EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return used_bytes_;
@@ -159,8 +167,8 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
     return used_bytes_ < limit_bytes_ ? limit_bytes_ - used_bytes_ : 0;
   }
 
-  const std::size_t limit_bytes_;
   mutable Mutex mutex_;
+  std::size_t limit_bytes_ GUARDED_BY(mutex_);
   std::size_t used_bytes_ GUARDED_BY(mutex_) = 0;
   MakeRoom make_room_ GUARDED_BY(mutex_);
 };
@@ -194,14 +202,11 @@ class ModelLoader {
   static constexpr std::int64_t kLargeParameters = 50'000'000;
 
   // Options and clock are borrowed and outlive the object; the clock and `prefixes`, the cache of
-  // prompts (null: none), outlive the models, too. `sessions`: the limits that a session of each
-  // model has to fit into. large_parameters: models with more are served before they are checked
-  // and measured.
-  ModelLoader(const ModelOptions& options, const SessionManager::Options& sessions,
-              std::shared_ptr<ModelMemory> memory, const Clock& clock,
+  // prompts (null: none), outlive the models, too. large_parameters: models with more are served
+  // before they are checked and measured.
+  ModelLoader(const ModelOptions& options, std::shared_ptr<ModelMemory> memory, const Clock& clock,
               PrefixCache* prefixes = nullptr, std::int64_t large_parameters = kLargeParameters)
       : options_(options),
-        sessions_(sessions),
         memory_(std::move(memory)),
         clock_(clock),
         prefixes_(prefixes),
@@ -247,7 +252,6 @@ class ModelLoader {
                                      std::string type_reason, bool measures) const;
 
   const ModelOptions& options_;
-  const SessionManager::Options& sessions_;
   const std::shared_ptr<ModelMemory> memory_;
   const Clock& clock_;
   PrefixCache* const prefixes_;

@@ -222,8 +222,9 @@ ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
     : options_(options),
       registry_(registry),
       store_(store),
-      memory_(std::make_shared<ModelMemory>(options.memory_bytes)),
-      loader_(options_, store.options(), memory_, clock, prefixes),
+      memory_(std::make_shared<ModelMemory>(
+          options.memory_bytes == kAutoBytes ? 0 : options.memory_bytes)),
+      loader_(options_, memory_, clock, prefixes),
       repository_(options.models_directory()),
       clock_(clock),
       answers_(options.loads_on_request() ? kAnswerThreads : 0, kMostWaitingRequests) {
@@ -263,6 +264,39 @@ void ModelManager::load_at_start() {
   if (options_.loads_on_request()) {
     memory_->make_room_with([this](std::size_t bytes) { make_room(bytes); });
   }
+}
+
+void ModelManager::check_sessions() const {
+  for (const SharedModel& model : registry_.ready()) {
+    if (!model->directory.empty()) check_sessions_of(*model);
+  }
+}
+
+void ModelManager::check_sessions_of(const ServedModel& model) const {
+  const Transformer& transformer = *model.transformer;
+  const SessionManager::Options sessions = store_.options();
+  const std::size_t needed = SessionManager::admitted_bytes(transformer, 1);
+  const auto check = [&](const char* flag, std::size_t limit) {
+    if (needed <= limit) return;
+    throw ModelError("model " + model.name + ": one session needs " + std::to_string(needed) +
+                     " bytes, and " + flag + " is " + std::to_string(limit));
+  };
+  check("--session-memory", sessions.session_memory_bytes);
+  if (sessions.bytes_per_owner != 0) check("--identity-memory", sessions.bytes_per_owner);
+  const std::int64_t longest = transformer.config().max_length;
+  const std::size_t all = longest > 0 ? SessionManager::admitted_bytes(transformer, longest) : 0;
+  if (all > sessions.session_memory_bytes) {
+    spdlog::warn(
+        "model {}: a session of full length, {} tokens, needs {} bytes, more than the {} of "
+        "--session-memory",
+        model.name, longest, all, sessions.session_memory_bytes);
+  }
+  const auto tokens = [](std::int64_t count) {
+    return count == 0 ? std::string("any number of tokens") : std::to_string(count) + " tokens";
+  };
+  const SessionManager::Capacity capacity = store_.capacity(transformer);
+  spdlog::info("model {}: --session-memory holds {} sessions of {}, or one of {}", model.name,
+               capacity.sessions, tokens(capacity.session_tokens), tokens(capacity.tokens));
 }
 
 void ModelManager::serve(const std::string& name, std::shared_ptr<const Transformer> transformer) {
@@ -415,6 +449,7 @@ std::optional<LoadRefusal> ModelManager::load_from(const ModelSource& source, bo
         source, [this, name = source.name, version = source.version](const std::string& progress) {
           registry_.set_progress(name, version, progress);
         });
+    check_sessions_of(*model);
     return std::nullopt;
   };
   const ModelRepository place(source.directory.parent_path());

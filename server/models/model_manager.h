@@ -72,6 +72,11 @@ class ModelManager {
   // Loads the models that the options name for the start, on the caller's thread. Throws ModelError
   // naming the model and the fault, or that the memory for models does not suffice.
   void load_at_start();
+  // Sets the bound of the memory for models, 0: none. What is loaded stays.
+  void set_memory(std::size_t bytes) { memory_->set_limit(bytes); }
+  // Checks that a session of each loaded model fits into the memory of sessions, and logs how many
+  // do. Throws ModelError. REQUIRES: that memory is set.
+  void check_sessions() const;
   // Serves version 1 of `name`, loaded elsewhere: its memory is not counted.
   void serve(const std::string& name, std::shared_ptr<const Transformer> transformer);
 
@@ -184,6 +189,8 @@ class ModelManager {
   bool is_awaited(const Key& key) EXCLUDES(mutex_);
   // Unloads models that no call uses until so many bytes are free, or none if that cannot suffice.
   void make_room(std::size_t bytes) EXCLUDES(mutex_);
+  // The same of one model.
+  void check_sessions_of(const ServedModel& model) const;
   // True if the model can be loaded again and no session is lost with it.
   bool may_unload(const ModelRegistry::Unused& model) const;
   // Takes it out of the registry and stores the states of its sessions. Null: a call uses it again.

@@ -15,6 +15,7 @@
 #include "model/ops/dense.h"
 #include "model/ops/kv_type.h"
 #include "server/chat/reader/tool_dialect.h"
+#include "server/core/memory_limit.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
 
@@ -74,15 +75,17 @@ struct ModelOptions {
   std::filesystem::path on_request;
   std::chrono::milliseconds idle_unload_ms{0};  // unloads unused models; 0: never
   std::vector<std::string> load;                // of the repository, at the start; "*": all
-  std::size_t memory_bytes = 0;                 // of all models and adapters together; 0: no bound
-  bool strict_config = false;                   // refuse_unknown_keys() of every checkpoint
-  std::optional<WeightType> weight_type;        // nothing: load_as_planned() of each
-  std::filesystem::path weight_type_text;       // TypeChoice::text; empty: none
-  double weight_type_loss = kMostBitsLost;      // TypeChoice::most_bits_lost
-  std::optional<KvType> kv_type;                // of KV caches; nothing: kv_type_for() the weights
-  std::int64_t context = 0;                     // ModelConfig::context of each; 0: its own
-  KernelChoice kernels = KernelChoice::kAuto;   // of the process: choose_kernels()
-  std::optional<AttentionSpec> attention;       // of every model, in place of its own
+  // Of all models and adapters together; 0: no bound. kAutoBytes: none until
+  // ModelManager::set_memory().
+  std::size_t memory_bytes = kAutoBytes;
+  bool strict_config = false;                  // refuse_unknown_keys() of every checkpoint
+  std::optional<WeightType> weight_type;       // nothing: load_as_planned() of each
+  std::filesystem::path weight_type_text;      // TypeChoice::text; empty: none
+  double weight_type_loss = kMostBitsLost;     // TypeChoice::most_bits_lost
+  std::optional<KvType> kv_type;               // of KV caches; nothing: kv_type_for() the weights
+  std::int64_t context = 0;                    // ModelConfig::context of each; 0: its own
+  KernelChoice kernels = KernelChoice::kAuto;  // of the process: choose_kernels()
+  std::optional<AttentionSpec> attention;      // of every model, in place of its own
   // The scheduling of each model. max_batch_rows 0: batch_rows_for() of the model.
   Scheduler::Options scheduling{.max_batch_rows = 0};
   RequestLimits limits;

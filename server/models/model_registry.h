@@ -84,6 +84,7 @@ struct ServedModel {
   RequestLimits limits;                   // max_samples no more than max_batch_rows
   std::shared_ptr<const ChatModel> chat;  // null: the model has none
   std::size_t memory_bytes = 0;           // counted by --model-memory, without its adapters
+  std::size_t worker_bytes = 0;           // of the buffers of all workers
   // True once it was unloaded or replaced: calls that still run may be ended for that.
   mutable std::atomic<bool> retired{false};
   // The number of calls that use it, counted by ModelRegistry::use().

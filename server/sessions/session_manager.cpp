@@ -108,6 +108,42 @@ std::size_t SessionManager::session_bytes(const Transformer& model, const Sessio
   return bytes;
 }
 
+SessionManager::Capacity SessionManager::capacity(const Transformer& model) const {
+  const std::size_t memory = memory_.limit_bytes();
+  const std::int64_t full = model.config().max_tokens();
+  const bool grows = !model.constant_state();
+  Capacity found;
+  found.session_tokens =
+      grows ? std::min(full == 0 ? kCapacityTokens : full, kCapacityTokens) : full;
+  const std::size_t each =
+      session_bytes(model, {.max_tokens = found.session_tokens}, options_.history_tokens);
+  found.sessions = static_cast<std::int64_t>(memory / each);
+  // The last token is never fed.
+  const auto fits = [&](std::int64_t tokens) {
+    return admitted_bytes(model, tokens - 1) <= memory;
+  };
+  if (!grows) {
+    found.tokens = full;
+    return found;
+  }
+  const std::int64_t until = model.tokens_until_full();
+  const bool has_end = until != kNeverFull;
+  if (has_end && fits(until + 1)) {
+    found.tokens = full;
+    return found;
+  }
+  // Between a length that fits, or 0, and one that does not.
+  std::int64_t most = 0;
+  std::int64_t above = has_end ? until + 1 : std::int64_t{1} << 40;
+  if (full > 0) above = std::min(above, full + 1);
+  while (above - most > 1) {
+    const std::int64_t middle = most + (above - most) / 2;
+    (fits(middle) ? most : above) = middle;
+  }
+  found.tokens = most;
+  return found;
+}
+
 SessionHistory::Options SessionManager::history_of(const Transformer& model,
                                                    const SessionOptions& session,
                                                    std::int64_t history_tokens,
@@ -126,10 +162,11 @@ SessionHistory::Options SessionManager::history_of(const Transformer& model,
 SessionManager::SessionManager(const Options& options, const Clock& clock)
     : options_(options),
       clock_(clock),
-      memory_({.bytes = options.session_memory_bytes,
-               .places = options.max_sessions,
-               .bytes_per_owner = options.bytes_per_owner,
-               .places_per_owner = options.max_sessions_per_owner}),
+      memory_(
+          {.bytes = options.session_memory_bytes == kAutoBytes ? 0 : options.session_memory_bytes,
+           .places = options.max_sessions,
+           .bytes_per_owner = options.bytes_per_owner,
+           .places_per_owner = options.max_sessions_per_owner}),
       line_([this](const Owner& owner,
                    std::size_t bytes) { return reserve(owner, bytes, /*takes_place=*/false); },
             clock) {

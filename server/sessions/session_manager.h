@@ -17,6 +17,7 @@
 
 #include "model/transformer.h"
 #include "server/core/clock.h"
+#include "server/core/memory_limit.h"
 #include "server/core/mutex.h"
 #include "server/sessions/adapter_table.h"
 #include "server/sessions/memory_line.h"
@@ -74,8 +75,9 @@ class SessionManager {
   static constexpr std::int64_t kHistoryTokens = 16384;
 
   struct Options {
-    std::size_t max_sessions = 0;          // 0: only memory limits them
-    std::size_t session_memory_bytes = 0;  // budget of all states, one-shot calls included
+    std::size_t max_sessions = 0;  // 0: only memory limits them
+    // Budget of all states, one-shot calls included. kAutoBytes: nothing until set_memory().
+    std::size_t session_memory_bytes = 0;
     std::chrono::seconds idle_timeout{0};  // 0: never evicted
     // One owner's share of the above. 0: no limit of its own.
     std::size_t max_sessions_per_owner = 0;
@@ -264,7 +266,25 @@ class SessionManager {
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;
   Stats stats() const;
-  const Options& options() const { return options_; }
+  // With the memory that set_memory() has set.
+  Options options() const {
+    Options now = options_;
+    now.session_memory_bytes = memory_.limit_bytes();
+    return now;
+  }
+  // Sets the budget, before the first sequence. Thread-safe beside readers of options().
+  void set_memory(std::size_t bytes) { memory_.set_limit(bytes); }
+
+  // Sessions and tokens of one model in all of the memory.
+  struct Capacity {
+    std::int64_t sessions = 0;        // of at most session_tokens each, at a time
+    std::int64_t session_tokens = 0;  // 0: any number
+    std::int64_t tokens = 0;          // of a sequence that has all memory; 0: any number
+  };
+  // Sessions of a model whose states grow count as they are after this many tokens, or at their
+  // full length where that is less.
+  static constexpr std::int64_t kCapacityTokens = 8192;
+  Capacity capacity(const Transformer& model) const;
 
  private:
   friend class SessionLease;

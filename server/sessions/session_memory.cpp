@@ -49,7 +49,7 @@ bool SessionMemory::admit(Reservation& mine, std::size_t bytes, bool takes_place
     return false;
   };
   MutexLock lock(mutex_);
-  refusal.bytes_free = limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
+  refusal.bytes_free = limit_bytes() - std::min(bytes_in_use_, limit_bytes());
   const auto held = shares_.find(owner);
   const Share share = held == shares_.end() ? Share{} : held->second;
   if (takes_place && limits_.places_per_owner != 0 && share.places >= limits_.places_per_owner) {
@@ -113,13 +113,13 @@ void SessionMemory::give_back(const Owner& owner, std::size_t bytes, bool takes_
 }
 
 std::size_t SessionMemory::most_bytes() const {
-  return limits_.bytes_per_owner == 0 ? limits_.bytes
-                                      : std::min(limits_.bytes, limits_.bytes_per_owner);
+  return limits_.bytes_per_owner == 0 ? limit_bytes()
+                                      : std::min(limit_bytes(), limits_.bytes_per_owner);
 }
 
 std::size_t SessionMemory::free_bytes() const {
   MutexLock lock(mutex_);
-  return limits_.bytes - std::min(bytes_in_use_, limits_.bytes);
+  return limit_bytes() - std::min(bytes_in_use_, limit_bytes());
 }
 
 bool SessionMemory::is_short(const Owner& owner) const {
@@ -129,7 +129,7 @@ bool SessionMemory::is_short(const Owner& owner) const {
   MutexLock lock(mutex_);
   const auto held = shares_.find(owner);
   const Share share = held == shares_.end() ? Share{} : held->second;
-  return nearly(bytes_in_use_, limits_.bytes) || nearly(places_in_use_, limits_.places) ||
+  return nearly(bytes_in_use_, limit_bytes()) || nearly(places_in_use_, limits_.places) ||
          nearly(share.bytes, limits_.bytes_per_owner) ||
          nearly(share.places, limits_.places_per_owner);
 }

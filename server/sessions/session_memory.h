@@ -2,6 +2,7 @@
 // SessionMemory: the memory and places that sequences may take, all together and for each owner.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +61,7 @@ class SessionMemory {
     SessionRefusal refusal;   // figures are set also if kNone: bytes_free before
   };
 
-  explicit SessionMemory(const Limits& limits) : limits_(limits) {}
+  explicit SessionMemory(const Limits& limits) : limits_(limits), limit_bytes_(limits.bytes) {}
   ~SessionMemory();  // REQUIRES: no reservation lives
   SessionMemory(const SessionMemory&) = delete;
   SessionMemory& operator=(const SessionMemory&) = delete;
@@ -74,6 +75,9 @@ class SessionMemory {
 
   // All that one sequence of an owner may take.
   std::size_t most_bytes() const;
+  // Replaces Limits::bytes, before anything is reserved.
+  void set_limit(std::size_t bytes) { limit_bytes_ = bytes; }
+  std::size_t limit_bytes() const { return limit_bytes_; }
   std::size_t bytes_in_use() const EXCLUDES(mutex_);
   std::size_t free_bytes() const EXCLUDES(mutex_);
   // True if less than an eighth of what the owner may use is left: its idle sessions will soon have
@@ -104,7 +108,8 @@ class SessionMemory {
   void give_back(const Owner& owner, std::size_t bytes, bool takes_place) EXCLUDES(mutex_);
   void shrink_spare() EXCLUDES(mutex_);
 
-  const Limits limits_;
+  const Limits limits_;  // but for the bytes
+  std::atomic<std::size_t> limit_bytes_;
   CapacityListener* first_ = nullptr;
   CapacityListeners waiting_room_;
   SpareMemory* spare_ = nullptr;

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What runs out: room for the log, memory for sessions, descriptors.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
 #include <thread>
 
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/sockets.h"
 #include "tests/support/catch.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
 namespace {
@@ -112,6 +120,89 @@ TEST_CASE("memory limit: new sessions are refused, and existing ones lose nothin
   empty();
   server.check_recovered(std::to_string(most) + " sessions at the limit, " +
                          std::to_string(refused) + " refusals");
+}
+
+namespace {
+
+// The number of bytes in the line of the log's plan that has `name`, as "224 MiB" or "21.6 GiB".
+double planned_bytes(const std::string& log, const std::string& name) {
+  const std::size_t at = log.find("memory: " + name);
+  REQUIRE(at != std::string::npos);
+  std::istringstream words(log.substr(at + 8 + name.size()));
+  double number = 0;
+  std::string unit;
+  words >> number >> unit;
+  return number * (unit == "GiB" ? 1 << 30 : 1 << 20);
+}
+
+std::size_t available_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  std::size_t kilobytes = 0;
+  while (file >> name >> kilobytes && name != "MemAvailable:") file >> name;  // "kB"
+  return kilobytes * 1024;
+}
+
+// Fills the memory of sessions under this --memory-limit, and compares.
+void check_plan(const std::string& limit, const std::string& shell) {
+  INFO(limit);
+  const TemporaryDirectory directory;
+  ModelConfig config = tiny_config(TinyModel::kTokens);
+  config.n_layers = 4;
+  config.d_head = 256;
+  config.d_model = 512;
+  config.attention.assign(4, config.attention.front());
+  const std::string path = (directory.path() / "tokens").string();
+  write_random_model(path, config, /*seed=*/7);  // whose states have 2 MiB
+  ChaosServer server({.flags = {"--memory-limit", limit}, .models = {path}, .shell = shell});
+  const double sum = planned_bytes(server.log(), "sum");
+  const double budget = server.metric("lintel_session_limit_bytes");
+  CHECK(sum <= 0.9 * planned_bytes(server.log(), "limit") + (1 << 20));
+  int sessions = 0;
+  std::string id;
+  while (create_session(server.channel(), &id).ok()) {
+    v1::GenerateRequest request = tokens_request(/*seed=*/1, /*max_new_tokens=*/3);
+    request.set_session_id(id);
+    CHECK(generate(server.channel(), request).status.ok());
+    ++sessions;
+  }
+  CHECK(server.metric("lintel_session_bytes") > 0.9 * budget);
+  const auto rss = static_cast<double>(server.usage().rss_bytes);
+  std::cerr << "memory plan of " << limit << ": " << sessions << " sessions, " << rss / (1 << 20)
+            << " MiB resident of " << sum / (1 << 20) << " planned\n";
+  CHECK(rss > 0.9 * budget);
+  CHECK(rss <= 1.05 * sum);
+  CHECK(server.stop() == 0);
+}
+
+// Starts the program in a control group of its own with so many bytes, where that can be made.
+const char* const kInGroup =
+    "group=/sys/fs/cgroup/memory/lintel_test_$$\n"
+    "mkdir $group 2>/dev/null && echo 536870912 > $group/memory.limit_in_bytes && "
+    "echo $$ > $group/cgroup.procs\n"
+    "exec \"$@\"";
+
+}  // namespace
+
+TEST_CASE("memory plan: a server with full sessions stays within it, in huge pages",
+          "[memory_plan]") {
+  const char* const huge_pages = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 exec \"$@\"";
+  check_plan("512MiB", huge_pages);
+  check_plan("2GiB", huge_pages);
+  // Its sessions take 18 GiB.
+  if (available_bytes() > std::size_t{20} << 30) check_plan("24GiB", huge_pages);
+}
+
+TEST_CASE("memory plan: the limit of a control group holds", "[memory_plan]") {
+  const std::filesystem::path groups = "/sys/fs/cgroup/memory";
+  const std::filesystem::path probe = groups / "lintel_probe";
+  std::error_code error;
+  if (!std::filesystem::create_directory(probe, error)) return;  // for root alone, and v1
+  std::filesystem::remove(probe, error);
+  check_plan("auto", kInGroup);  // the system would end a server that takes more
+  for (const auto& entry : std::filesystem::directory_iterator(groups, error)) {
+    if (entry.path().filename().string().starts_with("lintel_test_")) ::rmdir(entry.path().c_str());
+  }
 }
 
 TEST_CASE("exhausted descriptors: streams continue, and later clients are served again",

@@ -16,7 +16,7 @@ import { fitDigit } from '../../web/js/image/fit.js';
 import { bytes, digits, duration, percent, seconds } from '../../web/js/format.js';
 import { LapClock } from '../../web/js/race/laps.js';
 import { MASKS, knownRuns } from '../../web/js/image/masks.js';
-import { attentionName, namedModels, stateBytes, stateName } from '../../web/js/wire/models.js';
+import { attentionName, namedModels, roomText, stateBytes, stateName } from '../../web/js/wire/models.js';
 import { isReached, look, noteReach, onReach, whenReached } from '../../web/js/wire/reach.js';
 import { stream, unary } from '../../web/js/wire/rpc.js';
 import { inputName, withFields } from '../../web/js/text/fields.js';
@@ -734,6 +734,13 @@ describe('models', () => {
     assert.deepEqual(namedModels([loaded, idle]), [loaded]);
     assert.deepEqual(namedModels([idle]), [idle]);
     assert.deepEqual(namedModels([{ ...idle, loadsOnRequest: undefined }]), []);
+  });
+
+  it('have room for sessions in the memory of the server', () => {
+    assert.equal(roomText(loaded), '');
+    const growing = { roomSessions: '34', roomSessionTokens: '8192', roomTokens: '262144' };
+    assert.equal(roomText(growing), '34 of 8192 tokens, or 1 of 262144');
+    assert.equal(roomText({ roomSessions: '7' }), '7 of any length, or 1 of any length');
   });
 
   it('have a state', () => {

@@ -125,6 +125,17 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
   prefetch_.reserve(max_rows + kBlocksOfAdapters);
 }
 
+std::size_t DecoderBuffers::bytes() const {
+  std::size_t total = scratch_.bytes();
+  for (const Matrix* const matrix : {&x_, &second_, &positions_, &carry_}) {
+    total += matrix->values().size_bytes();
+  }
+  for (const DenseInput* const input : {&exact_, &input_, &last_, &wanted_last_}) {
+    total += input->bytes();
+  }
+  return total;
+}
+
 // The rows of a step and their buffers, of which the first `count` rows are used.
 struct DecoderPass::Rows {
   std::span<const DecoderRow> rows;

@@ -156,6 +156,8 @@ class DecoderBuffers {
   DecoderBuffers(const Decoder& decoder, std::size_t max_rows);
 
   std::size_t max_rows() const { return x_.rows(); }
+  // The memory that it has, but for the head's outputs.
+  std::size_t bytes() const;
   // The head's inputs in the last step: [rows that wanted an output or to be kept, E].
   MatrixView<const float> hidden() { return last_.values().rows_from(0, kept_.rows.size()); }
 

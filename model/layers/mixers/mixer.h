@@ -39,6 +39,13 @@ class MixerScratch {
     if (found.rows < rows) found = {rows, DenseInput(type, rows, cols, range)};
     return found.input;
   }
+  std::size_t bytes() const {
+    std::size_t total = (floats.capacity() + attention.floats.capacity()) * sizeof(float) +
+                        (numbers.capacity() + attention.ints.capacity()) * sizeof(std::uint32_t);
+    for (const auto& [number, matrix] : matrices_) total += matrix.values().size_bytes();
+    for (const auto& [key, input] : inputs_) total += input.input.bytes();
+    return total;
+  }
   std::vector<float> floats;
   std::vector<std::uint32_t> numbers;
   std::vector<MatrixView<const float>> views;

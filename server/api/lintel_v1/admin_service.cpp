@@ -73,7 +73,7 @@ Task<grpc::Status> AdminService::load_model(Call call, v1::LoadModelRequest wire
   status = co_await loaded(load, model);
   if (model == nullptr) co_return status;
   call.scope.set_model(model->name);
-  write_model(*model, response);
+  write_model(*model, context_.sessions, response);
   co_return status;
 }
 

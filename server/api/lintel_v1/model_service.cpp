@@ -147,7 +147,7 @@ void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
   wire.set_fingerprint(weights.fingerprint());
 }
 
-void write_model(const ServedModel& model, v1::Model& wire) {
+void write_model(const ServedModel& model, const SessionManager& sessions, v1::Model& wire) {
   const Transformer& transformer = *model.transformer;
   const ModelConfig& config = transformer.config();
   wire.set_name(model.name);
@@ -181,6 +181,10 @@ void write_model(const ServedModel& model, v1::Model& wire) {
     wire.set_state_bytes_per_value(state_bytes_per_value(transformer));
   }
   write_kv_cache(transformer, wire);
+  const SessionManager::Capacity room = sessions.capacity(transformer);
+  wire.set_room_sessions(room.sessions);
+  wire.set_room_session_tokens(room.session_tokens);
+  wire.set_room_tokens(room.tokens);
   wire.set_constant_state(transformer.constant_state());
   if (most != kNeverFull && !transformer.constant_state()) {
     write_state_growth(transformer, std::min(most, transformer.tokens_until_full()), wire);
@@ -229,7 +233,7 @@ void write_entry(const ServiceContext& context, const ModelRegistry::Entry& entr
   const SharedModel model =
       entry.state == ModelState::kReady ? context.models.find(entry.name, entry.version) : nullptr;
   if (model != nullptr) {
-    write_model(*model, wire);
+    write_model(*model, context.sessions, wire);
   } else {
     wire.set_name(entry.name);
     wire.set_version(std::to_string(entry.version));
@@ -270,7 +274,7 @@ grpc::Status ModelService::list(CallScope&, const v1::ListModelsRequest& wire,
                                 v1::ListModelsResponse& response) {
   if (!wire.all()) {
     for (const SharedModel& model : context_.models.ready()) {
-      write_model(*model, *response.add_models());
+      write_model(*model, context_.sessions, *response.add_models());
       add_aliases(context_, *response.mutable_models()->rbegin());
     }
     return grpc::Status::OK;
@@ -286,7 +290,7 @@ Task<grpc::Status> ModelService::get(Call call, v1::GetModelRequest wire, v1::Mo
   if (wire.all() && write_entry_of(context_, wire.name(), response)) co_return status;
   const SharedModel model = co_await model_use(call, wire.name(), status, "name");
   if (model == nullptr) co_return status;
-  write_model(*model, response);
+  write_model(*model, context_.sessions, response);
   add_aliases(context_, response);
   add_chat_template(*model, response);
   co_return status;

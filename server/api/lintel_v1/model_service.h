@@ -32,6 +32,6 @@ class ModelService final : public HandlerService {
 api::SamplingParams with_defaults(api::SamplingParams sampling, const SamplingDefaults& defaults);
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire);
 // All about a model that is ready.
-void write_model(const ServedModel& model, v1::Model& wire);
+void write_model(const ServedModel& model, const SessionManager& sessions, v1::Model& wire);
 
 }  // namespace lintel

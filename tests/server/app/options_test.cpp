@@ -39,7 +39,12 @@ TEST_CASE("defaults serve one model on the loopback") {
   CHECK_FALSE(options.models.weight_type.has_value());
   CHECK(options.models.scheduling.workers >= 1);
   CHECK(options.models.scheduling.max_batch_rows == 0);
-  CHECK(options.sessions.session_memory_bytes == std::size_t{1} << 30);
+  CHECK(options.memory_limit_bytes == kAutoBytes);
+  CHECK(options.sessions.session_memory_bytes == kAutoBytes);
+  CHECK(options.prefixes.memory_bytes == kAutoBytes);
+  CHECK(options.models.memory_bytes == kAutoBytes);
+  CHECK(options.models.scheduling.max_queued_bytes == kAutoBytes);
+  CHECK(options.request_memory_bytes == kAutoBytes);
   CHECK(options.sessions.idle_timeout == std::chrono::minutes(10));
   CHECK(options.models.drain_timeout_ms == std::chrono::seconds(30));
   CHECK_FALSE(options.logging.json);
@@ -211,6 +216,9 @@ TEST_CASE("an invalid value of a flag is refused by the flag's name") {
       {"--prefill-rows", "65", "--max-batch-rows", "64"},
       {"--max-sessions", "-1"},
       {"--session-memory", "0"},
+      {"--session-memory", "automatic"},
+      {"--memory-limit", "1MiB"},
+      {"--http-memory", "-1"},
       {"--session-memory", "12 parsecs"},
       {"--session-memory", "99999999TiB"},
       {"--session-idle-timeout", "10"},
@@ -310,6 +318,18 @@ TEST_CASE(
   CHECK(after({"/var/lib/redis"}) > std::chrono::hours(24 * 366));
   CHECK(after({"redis://host:6379", "off"}) > std::chrono::hours(24 * 366));
   CHECK(after({"/var/lib/lintel", "0"}) == std::chrono::seconds(0));
+}
+
+TEST_CASE("sizes that follow from the memory limit can be asked for by name") {
+  const ServerOptions options =
+      parse({"--session-memory", "1GiB", "--prefix-cache-memory", "auto", "--memory-limit", "2GiB",
+             "--http-memory", "auto", "--model-memory", "0", "--max-queued-bytes", "auto"});
+  CHECK(options.sessions.session_memory_bytes == std::size_t{1} << 30);
+  CHECK(options.prefixes.memory_bytes == kAutoBytes);
+  CHECK(options.memory_limit_bytes == std::size_t{2} << 30);
+  CHECK(options.http.memory_bytes == static_cast<std::int64_t>(kAutoBytes));
+  CHECK(options.models.memory_bytes == 0);
+  CHECK(options.models.scheduling.max_queued_bytes == kAutoBytes);
 }
 
 TEST_CASE("a repository replaces --model, and --load-model names the models of the start") {

@@ -374,6 +374,28 @@ TEST_CASE("a server in whose memory not one session fits does not start") {
   }
 }
 
+TEST_CASE("a server without 64 MiB for sessions does not start, and shows its plan of memory") {
+  const Model model;
+  const Ended ended = run({"--model", model.path, "--listen", "127.0.0.1:0", "--memory-limit",
+                           "200MiB", "--request-memory", "100MiB"});
+  CHECK(ended.code == 1);
+  CHECK(ended.out.empty());
+  for (const char* const part :
+       {"memory: limit", "--memory-limit", "memory: weights", "memory: worker buffers",
+        "memory: requests", "100 MiB", "memory: queues", "memory: connections", "memory: sessions",
+        "memory: sum", "--session-memory auto has ", " 64MiB are required"}) {
+    CHECK_THAT(ended.err, Contains(part));
+  }
+  // What is given is not checked against the limit.
+  Process server(command_of({"--model", model.path, "--listen", "127.0.0.1:0", "--memory-limit",
+                             "200MiB", "--request-memory", "100MiB", "--session-memory", "1GiB"}));
+  server.read_out_until("ready on");
+  server.send(SIGTERM);
+  CHECK(server.wait() == 0);
+  CHECK_THAT(server.err(), Contains("the sum is more than 0.9 of the limit"));
+  CHECK_THAT(server.err(), Contains("model tiny: --session-memory holds "));
+}
+
 TEST_CASE("a start without a loaded model: a warning names the repository's models") {
   const TemporaryDirectory repository;
   const auto warning = [&] {

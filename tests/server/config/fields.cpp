@@ -197,8 +197,8 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
   auto& [models, model_aliases, late_system, listen, replica_id, connections, http, security,
-         request_memory_bytes, identity, sessions, prefixes, durable, shared, initial_states,
-         streaming, refuses_unknown_members, logging, monitoring, print_numerics, check_config,
+         memory_limit_bytes, request_memory_bytes, identity, sessions, prefixes, durable, shared,
+         initial_states, streaming, refuses_unknown_members, logging, monitoring, print_numerics, check_config,
          pulled_model, serves_packaged_models, http_is_default] = options;
   add_models(models, fields);
   fields.add("model_aliases", model_aliases);
@@ -208,6 +208,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   add_connections(connections, fields);
   add_http(http, fields);
   add_callers(security, identity, fields);
+  fields.add("memory_limit_bytes", memory_limit_bytes);
   fields.add("request_memory_bytes", request_memory_bytes);
   add_sessions(sessions, fields);
   add_durable(durable, fields);

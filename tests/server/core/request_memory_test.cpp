@@ -322,27 +322,5 @@ TEST_CASE("request memory: threads leave nothing in it", "[threads]") {
   CHECK(memory.stats().bytes == 0);
 }
 
-TEST_CASE("a container's memory is what its files say") {
-  const TemporaryDirectory root;
-  const auto write = [&](const std::filesystem::path& path, const std::string& text) {
-    std::filesystem::create_directories((root.path() / path).parent_path());
-    std::ofstream(root.path() / path) << text;
-  };
-  CHECK(memory_of_container(root.path()) == 0);
-  write("memory/memory.limit_in_bytes", "9223372036854771712\n");  // none
-  CHECK(memory_of_container(root.path()) == 0);
-  write("memory/memory.limit_in_bytes", "2147483648\n");
-  CHECK(memory_of_container(root.path()) == std::size_t{2} << 30);
-  for (const char* nothing : {"max\n", "", "x", "-"}) {
-    CAPTURE(nothing);
-    write("memory.max", nothing);
-    CHECK(memory_of_container(root.path()) == std::size_t{2} << 30);
-  }
-  write("memory.max", "1073741824\n");
-  CHECK(memory_of_container(root.path()) == std::size_t{1} << 30);
-  CHECK(usable_memory() > 0);
-  CHECK(default_request_memory() >= std::size_t{512} << 20);
-}
-
 }  // namespace
 }  // namespace lintel::testing

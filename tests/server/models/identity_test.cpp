@@ -162,8 +162,7 @@ TEST_CASE("a large model is checked and measured after it is loaded") {
   const SteadyClock clock;
   ModelOptions options;
   options.scheduling.workers = 2;
-  const SessionManager::Options sessions{.session_memory_bytes = 1u << 30};
-  const ModelLoader loader(options, sessions, std::make_shared<ModelMemory>(0), clock, nullptr,
+  const ModelLoader loader(options, std::make_shared<ModelMemory>(0), clock, nullptr,
                            /*large_parameters=*/1);
   static std::ostringstream log;  // outlives the sink where a check fails
   spdlog::default_logger()->sinks().push_back(

@@ -78,7 +78,7 @@ TEST_CASE("a load says how far it is") {
   ModelsFixture f;
   f.write("a");
   std::vector<std::string> said;
-  const ModelLoader loader(f.options, f.sessions, std::make_shared<ModelMemory>(0), f.clock);
+  const ModelLoader loader(f.options, std::make_shared<ModelMemory>(0), f.clock);
   loader.load({"a", 1, f.directory.path() / "a"},
               [&](const std::string& progress) { said.push_back(progress); });
   REQUIRE_FALSE(said.empty());

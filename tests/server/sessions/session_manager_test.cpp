@@ -262,5 +262,47 @@ TEST_CASE("sessions are listed by id, page after page, by model") {
   REQUIRE(f.store.list("", "", 100).size() == 11);
 }
 
+TEST_CASE("capacity: the sessions and tokens of a model that fit into the memory") {
+  ManualClock clock;
+  const auto capacity = [&](const Transformer& model, std::size_t bytes) {
+    return SessionManager({.session_memory_bytes = bytes}, clock).capacity(model);
+  };
+  const std::string attention = GENERATE("linear", "softmax");
+  CAPTURE(attention);
+  const auto model = tiny_model(TinyModel::kTokens, attention);  // without an end
+  const bool grows = attention == "softmax";
+  const std::int64_t tokens = grows ? SessionManager::kCapacityTokens : 0;
+  const std::size_t each =
+      SessionManager::session_bytes(*model, {.max_tokens = tokens}, SessionManager::kHistoryTokens);
+  CHECK(capacity(*model, 3 * each - 1).sessions == 2);
+  const SessionManager::Capacity three = capacity(*model, 3 * each);
+  CHECK(three.sessions == 3);
+  CHECK(three.session_tokens == tokens);
+  if (!grows) {
+    CHECK(three.tokens == 0);
+    return;
+  }
+  // One token more would not fit.
+  CHECK(SessionManager::admitted_bytes(*model, three.tokens - 1) <= 3 * each);
+  CHECK(SessionManager::admitted_bytes(*model, three.tokens) > 3 * each);
+  CHECK(capacity(*model, 1).tokens == 0);
+  // An end that comes earlier.
+  const auto image = tiny_model(TinyModel::kImage, attention);
+  const SessionManager::Capacity whole = capacity(*image, 1u << 30);
+  CHECK(whole.session_tokens == image->config().max_tokens());
+  CHECK(whole.tokens == image->config().max_tokens());
+}
+
+TEST_CASE("memory that is set later is nothing until then") {
+  ManualClock clock;
+  SessionManager store({.session_memory_bytes = kAutoBytes}, clock);
+  CHECK(store.options().session_memory_bytes == 0);
+  CHECK(store.admit_bytes("a", 1).refusal.error == Error::kTooLarge);
+  store.set_memory(100);
+  CHECK(store.options().session_memory_bytes == 100);
+  CHECK_FALSE(store.admit_bytes("a", 100).refusal);
+  CHECK(store.admit_bytes("a", 101).refusal.error == Error::kTooLarge);
+}
+
 }  // namespace
 }  // namespace lintel::testing

@@ -29,7 +29,7 @@ struct ModelsFixture {
   // A model that no repository has.
   std::shared_ptr<ServedModel> model(const std::string& name, std::int64_t version) const {
     if (!std::filesystem::exists(directory.path() / "unnamed")) write("unnamed");
-    return ModelLoader(options, sessions, std::make_shared<ModelMemory>(0), clock)
+    return ModelLoader(options, std::make_shared<ModelMemory>(0), clock)
         .serve(name, version, Transformer::load(directory.path() / "unnamed", {}));
   }
 

@@ -2,7 +2,7 @@
 // Server: what is loaded, what runs, what waits, and which sessions there are, as the metrics have it.
 import { byId, h, svg, tell, tellFailure } from '../dom.js';
 import { bytes, digits, duration, seconds, whole } from '../format.js';
-import { attentionName, isLoaded, listedModels, stateName } from '../wire/models.js';
+import { attentionName, isLoaded, listedModels, roomText, stateName } from '../wire/models.js';
 import { unary } from '../wire/rpc.js';
 
 const EVERY = 1000; // ms between two looks
@@ -97,6 +97,7 @@ export function start() {
         attentionName(model),
         `${bytes(model.weightBytes ?? 0)} ${model.weightType}`,
         model.constantState ? `${state}, constant` : model.stateBytes ? most : growing,
+        roomText(model),
         whole(live.running ?? 0),
         whole(live.waiting ?? 0),
         whole(live.promptTokens ?? 0),
@@ -114,7 +115,7 @@ export function start() {
       'tr',
       {},
       h('th', { scope: 'row' }, model.name),
-      h('td', { colSpan: 9, class: model.loadFailed ? 'why bad' : 'why' }, `${stateName(model)}${why}`),
+      h('td', { colSpan: 10, class: model.loadFailed ? 'why bad' : 'why' }, `${stateName(model)}${why}`),
     );
   }
 

@@ -79,6 +79,13 @@ export function attentionName(model) {
   return rounds ? `${model.attention}, ${rounds} round${rounds === 1 ? '' : 's'}` : model.attention;
 }
 
+// The sessions that the server's memory has room for: '34 of 8192 tokens, or 1 of 262144'.
+export function roomText(model) {
+  if (!model.roomSessions) return '';
+  const tokens = model.roomSessionTokens ? `${model.roomSessionTokens} tokens` : 'any length';
+  return `${model.roomSessions} of ${tokens}, or 1 of ${model.roomTokens ?? 'any length'}`;
+}
+
 // Bytes of a state after so many tokens: linear between the points that the server reports; without a maximum,
 // the bytes of each token.
 export function stateBytes(model, position) {

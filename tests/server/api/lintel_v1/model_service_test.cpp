@@ -70,6 +70,7 @@ TEST_CASE("a model has its shape, size, limits and fingerprint") {
 
 TEST_CASE("statistics report tokens, sessions, memory and time") {
   ServerOptions options = test_options();
+  options.sessions.session_memory_bytes = std::size_t{1} << 30;
   TestServer server({"tokens", "image"}, options);
   const auto statistics = [&] {
     v1::StatisticsResponse response;
@@ -102,6 +103,47 @@ TEST_CASE("statistics report tokens, sessions, memory and time") {
   CHECK(after.models(0).generated_tokens() == 0);
   CHECK(after.idle_sessions() == 1);
   CHECK(after.session_bytes() > 0);
+}
+
+TEST_CASE("a model has the room that sessions of it have in memory") {
+  ServerOptions options = test_options();
+  options.sessions.session_memory_bytes = std::size_t{1} << 20;
+  TestServer server({"tokens", "image"}, options);
+  const auto model = [&](const std::string& name) {
+    v1::Model found;
+    REQUIRE(get_model(server, name, &found).ok());
+    return found;
+  };
+  const v1::Model tokens = model("tokens");  // without an end, in a constant state
+  CHECK(tokens.room_session_tokens() == 0);
+  CHECK(tokens.room_tokens() == 0);
+  // As many can be created, and not one more.
+  for (std::int64_t i = 0; i < tokens.room_sessions(); ++i) create_session(server, "tokens");
+  v1::Session session;
+  v1::CreateSessionRequest request;
+  request.set_model("tokens");
+  grpc::ClientContext context;
+  CHECK(server.sessions->Create(&context, request, &session).error_code() ==
+        grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const v1::Model image = model("image");
+  CHECK(image.room_sessions() > 0);
+  CHECK(image.room_session_tokens() == image.max_length() + 1);
+  CHECK(image.room_tokens() == image.room_session_tokens());
+}
+
+TEST_CASE("the plan of the memory decides what sessions have, and a model's room") {
+  ServerOptions options = test_options();
+  options.memory_limit_bytes = std::size_t{512} << 20;
+  TestServer server({"tokens"}, options);
+  v1::StatisticsResponse statistics;
+  grpc::ClientContext context;
+  REQUIRE(server.models->Statistics(&context, v1::StatisticsRequest(), &statistics).ok());
+  CHECK(statistics.session_memory() >= 64 << 20);
+  CHECK(statistics.session_memory() < 300 << 20);
+  v1::Model model;
+  REQUIRE(get_model(server, "tokens", &model).ok());
+  CHECK(model.room_sessions() > 0);
+  CHECK(model.room_sessions() < statistics.session_memory() / 1024);
 }
 
 TEST_CASE("a model that is not loaded is not found") {
