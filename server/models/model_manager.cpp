@@ -283,7 +283,7 @@ void ModelManager::check_sessions_of(const ServedModel& model) const {
   };
   check("--session-memory", sessions.session_memory_bytes);
   if (sessions.bytes_per_owner != 0) check("--identity-memory", sessions.bytes_per_owner);
-  const std::int64_t longest = transformer.config().max_length;
+  const std::int64_t longest = transformer.config().served_length();
   const std::size_t all = longest > 0 ? SessionManager::admitted_bytes(transformer, longest) : 0;
   if (all > sessions.session_memory_bytes) {
     spdlog::warn(
