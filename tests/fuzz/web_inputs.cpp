@@ -17,6 +17,7 @@
 #include "server/http/connect/rpc_json.h"
 #include "server/http/encoding/json_bodies.h"
 #include "server/http/kserve/infer_json.h"
+#include "server/http/transport/http_connection.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/websocket.h"
