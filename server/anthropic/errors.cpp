@@ -80,6 +80,7 @@ HttpAnswer error_answer(const HttpRequest& request, int http_status, const grpc:
       message += (message.empty() ? "" : "; ") + (is_of_body ? field : message_member(field)) +
                  ": " + description;
     }
+    message += more_violations(details);
   }
   nlohmann::ordered_json json = {
       {"type", "error"},

@@ -20,7 +20,7 @@ std::string error_text(const grpc::Status& status, const StatusDetails& details,
   for (const auto& [field, description] : details.violations) {
     text += (text.empty() ? "" : "; ") + ollama_member(field, route) + ": " + description;
   }
-  return text;
+  return text + more_violations(details);
 }
 
 std::string error_body(const grpc::Status& status, const StatusDetails& details,

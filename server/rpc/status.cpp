@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <charconv>
 #include <exception>
 #include <new>
 #include <utility>
@@ -89,6 +90,12 @@ grpc::Status with_resource(grpc::StatusCode code, std::string_view type, std::st
   return with_detail(code, std::string(message), resource_info(type, name, message));
 }
 
+std::string left_text(std::size_t left) {
+  if (left == 0) return "";
+  return "; and " + std::to_string(left) +
+         (left == 1 ? " field more that is wrong" : " fields more that are wrong");
+}
+
 // "a: is wrong; b: is missing": as many as fit, then the fields of others, and the number of those
 // that `bad` lacks.
 std::string violations_text(const google::rpc::BadRequest& bad, std::size_t count) {
@@ -107,9 +114,7 @@ std::string violations_text(const google::rpc::BadRequest& bad, std::size_t coun
     if (text.size() + field.size() > kNamedBytes) break;
     text += (std::exchange(is_first, false) ? "; also wrong: " : ", ") + field;
   }
-  const std::size_t left = count - static_cast<std::size_t>(listed);
-  if (left > 0) text += "; and " + std::to_string(left) + " fields more that are wrong";
-  return text;
+  return text + left_text(count - static_cast<std::size_t>(listed));
 }
 
 }  // namespace
@@ -147,18 +152,32 @@ google::rpc::BadRequest bad_request(const std::vector<FieldViolation>& violation
   return bad;
 }
 
+// The name of the fact that counts the violations, where not all of them are listed.
+constexpr const char* kViolations = "violations";
+
+// `count`: of all violations. An empty reason: there is none.
+grpc::Status refuse_fields(const std::vector<FieldViolation>& violations, std::size_t count,
+                           const char* reason) {
+  const google::rpc::BadRequest bad = bad_request(violations);
+  const std::string text = violations_text(bad, count);
+  ErrorFacts facts;
+  if (count > static_cast<std::size_t>(bad.field_violations_size())) {
+    facts.emplace_back(kViolations, std::to_string(count));
+  }
+  if (*reason == '\0' && facts.empty()) {
+    return with_detail(grpc::StatusCode::INVALID_ARGUMENT, text, bad);
+  }
+  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, text, bad, error_info(reason, facts));
+}
+
 }  // namespace
 
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, const char* reason) {
-  const google::rpc::BadRequest bad = bad_request(violations);
-  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, violations_text(bad, violations.size()),
-                     bad, error_info(reason));
+  return refuse_fields(violations, violations.size(), reason);
 }
 
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
-  const google::rpc::BadRequest bad = bad_request(violations);
-  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, violations_text(bad, violations.size()),
-                     bad);
+  return refuse_fields(violations, violations.size(), "");
 }
 
 StatusDetails read_status_details(const grpc::Status& status) {
@@ -180,13 +199,22 @@ StatusDetails read_status_details(const grpc::Status& status) {
                          std::chrono::nanoseconds(retry.retry_delay().nanos());
     } else if (detail.UnpackTo(&info)) {
       read.reason = info.reason();
+      if (const auto count = info.metadata().find(kViolations); count != info.metadata().end()) {
+        const std::string& text = count->second;
+        std::from_chars(text.data(), text.data() + text.size(), read.num_violations);
+      }
     } else if (detail.UnpackTo(&resource)) {
       read.resource = resource.resource_type();
     } else if (detail.UnpackTo(&failure) && failure.violations_size() > 0) {
       read.precondition = failure.violations(0).type();
     }
   }
+  read.num_violations = std::max(read.num_violations, read.violations.size());
   return read;
+}
+
+std::string more_violations(const StatusDetails& details) {
+  return left_text(details.num_violations - details.violations.size());
 }
 
 grpc::Status with_fields(const grpc::Status& status,
@@ -195,8 +223,7 @@ grpc::Status with_fields(const grpc::Status& status,
   StatusDetails details = read_status_details(status);
   if (details.violations.empty()) return status;
   for (FieldViolation& violation : details.violations) violation.field = renamed(violation.field);
-  if (details.reason.empty()) return invalid_argument(details.violations);
-  return invalid_argument(details.violations, details.reason.c_str());
+  return refuse_fields(details.violations, details.num_violations, details.reason.c_str());
 }
 
 grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message) {

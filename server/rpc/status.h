@@ -53,6 +53,7 @@ grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, con
 struct StatusDetails {
   std::string reason;                                   // of google.rpc.ErrorInfo; empty: none
   std::vector<FieldViolation> violations;               // of google.rpc.BadRequest
+  std::size_t num_violations = 0;                       // also those beyond the 16 that are listed
   std::optional<std::chrono::nanoseconds> retry_after;  // when trying again may help
   std::string resource;      // the type of google.rpc.ResourceInfo: "model"; empty: none
   std::string precondition;  // the type of google.rpc.PreconditionFailure's first; empty: none
@@ -60,6 +61,8 @@ struct StatusDetails {
 // Reads the details. grpc::Status has room for them as bytes alone, which are what gRPC sends;
 // other protocols, and code that looks at a status, read them here.
 StatusDetails read_status_details(const grpc::Status& status);
+// "; and 4 fields more that are wrong", for a text with all `violations`; empty: they are all.
+std::string more_violations(const StatusDetails& details);
 
 // The same INVALID_ARGUMENT with each field as `renamed` has it, for clients of an API that has
 // other names. Any other status as it is.

@@ -62,6 +62,7 @@ HttpAnswer status_answer(int http_status, const grpc::Status& status, const Memb
       error.message +=
           (error.message.empty() ? "" : "; ") + member_of(field, names) + ": " + description;
     }
+    error.message += more_violations(details);
     const std::string member = member_of(details.violations.front().field, names);
     error.param = member.substr(0, member.find_first_of("[.#/"));
   }

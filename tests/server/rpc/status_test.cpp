@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "tests/support/catch.h"
 
@@ -41,6 +42,19 @@ TEST_CASE("status: fields that are wrong take the names of another API") {
   CHECK(
       read_status_details(with_fields(invalid_argument({{"n", "is 0"}}, "WHY"), renamed)).reason ==
       "WHY");
+  // Those beyond the 16 that are listed are counted all the same.
+  std::vector<FieldViolation> many(20, {"n", "is 0"});
+  const grpc::Status counted = with_fields(invalid_argument(many), renamed);
+  CHECK_THAT(counted.error_message(), Catch::EndsWith("; and 4 fields more that are wrong"));
+  CHECK(read_status_details(counted).violations.size() == 16);
+  CHECK(more_violations(read_status_details(counted)) == "; and 4 fields more that are wrong");
+  CHECK(with_fields(invalid_argument(many, "WHY"), renamed).error_message() ==
+        counted.error_message());
+  many.resize(17);
+  CHECK_THAT(with_fields(invalid_argument(many), renamed).error_message(),
+             Catch::EndsWith("; and 1 field more that is wrong"));
+  many.resize(16);
+  CHECK(more_violations(read_status_details(invalid_argument(many))).empty());
   const grpc::Status other = with_fields(not_found("model", "m", "no model m"), renamed);
   CHECK(read_status_details(other).resource == "model");
 }
