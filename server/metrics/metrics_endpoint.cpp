@@ -11,13 +11,15 @@
 #include <utility>
 
 #include "server/core/threads.h"
+#include "server/http/transport/response_head.h"
 
 namespace lintel {
 namespace {
 
 HttpAnswer text_answer(int status, std::string text,
                        const char* type = "text/plain; charset=utf-8") {
-  return {status, {{"content-type", type}, {"cache-control", "no-store"}}, std::move(text)};
+  return with_retry_if_unavailable(
+      {status, {{"content-type", type}, {"cache-control", "no-store"}}, std::move(text)});
 }
 
 HttpAnswer metrics_page(const prometheus::Collectable& metrics) {
@@ -32,9 +34,10 @@ HttpAnswer health_page(const std::string& why_not) {
       why_not.empty()
           ? Json{{"status", "ok"}}
           : Json{{"error", {{"code", 503}, {"message", why_not}, {"type", "unavailable_error"}}}};
-  return {why_not.empty() ? 200 : 503,
-          {{"content-type", "application/json"}, {"cache-control", "no-store"}},
-          page.dump()};
+  return with_retry_if_unavailable(
+      {why_not.empty() ? 200 : 503,
+       {{"content-type", "application/json"}, {"cache-control", "no-store"}},
+       page.dump()});
 }
 
 // Bounds the text of the metrics and what it is made of, while they are collected.

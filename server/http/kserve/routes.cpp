@@ -155,28 +155,30 @@ Request model_request(const HttpRequest& http) {
   return request;
 }
 
-HttpAnswer whether(const char* what, bool it_is) {
-  return json_answer(it_is ? 200 : 503, dumped(ordered_json{{what, it_is}}));
+HttpAnswer readiness(bool is_ready, const ordered_json& body) {
+  return with_retry_if_unavailable(json_answer(is_ready ? 200 : 503, dumped(body)));
 }
 
 void is_live(HttpCalls& calls, const SharedExchange& exchange) {
   ask_health<inference::ServerLiveResponse>(
-      calls, exchange, "ServerLive", inference::ServerLiveRequest(),
-      [](const auto& response) { return whether("live", response.live()); });
+      calls, exchange, "ServerLive", inference::ServerLiveRequest(), [](const auto& response) {
+        return readiness(response.live(), ordered_json{{"live", response.live()}});
+      });
 }
 
 void is_ready(HttpCalls& calls, const SharedExchange& exchange) {
   ask_health<inference::ServerReadyResponse>(
-      calls, exchange, "ServerReady", inference::ServerReadyRequest(),
-      [](const auto& response) { return whether("ready", response.ready()); });
+      calls, exchange, "ServerReady", inference::ServerReadyRequest(), [](const auto& response) {
+        return readiness(response.ready(), ordered_json{{"ready", response.ready()}});
+      });
 }
 
 void is_model_ready(HttpCalls& calls, const SharedExchange& exchange) {
   const auto request = model_request<inference::ModelReadyRequest>(exchange->request());
   ask_health<inference::ModelReadyResponse>(
       calls, exchange, "ModelReady", request, [name = request.name()](const auto& response) {
-        return json_answer(response.ready() ? 200 : 503,
-                           dumped(ordered_json{{"name", name}, {"ready", response.ready()}}));
+        return readiness(response.ready(),
+                         ordered_json{{"name", name}, {"ready", response.ready()}});
       });
 }
 

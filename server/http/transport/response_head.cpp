@@ -49,6 +49,11 @@ void add_retry_header(const StatusDetails& details, HttpHeaders& headers) {
   headers.emplace_back("retry-after", std::to_string(seconds.count()));
 }
 
+HttpAnswer with_retry_if_unavailable(HttpAnswer answer) {
+  if (answer.status == 503) answer.headers.emplace_back("retry-after", "1");
+  return answer;
+}
+
 const char* http_reason(int http_status) {
   switch (http_status) {
     case 101:

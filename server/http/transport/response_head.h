@@ -19,6 +19,8 @@ const char* http_reason(int http_status);
 
 // Adds retry-after where the status has a time to try again.
 void add_retry_header(const StatusDetails& details, HttpHeaders& headers);
+// The answer, with retry-after: 1 if it is a 503, for what may soon be served.
+HttpAnswer with_retry_if_unavailable(HttpAnswer answer);
 
 struct ResponseHead {
   const HttpAnswer& answer;

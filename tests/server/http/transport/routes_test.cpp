@@ -224,6 +224,7 @@ TEST_CASE("health: 503 while the models of the start are loaded, and so is every
   for (const char* const path : {"/health", "/ping"}) {
     const HttpReply reply = get(path);
     CHECK(reply.status == 503);
+    CHECK(reply.header("retry-after") == "1");
     CHECK_THAT(reply.body, Catch::Contains("unavailable_error") && is_loading);
   }
   for (const char* const path : {"/", "/v1/models", "/v2/health/live", "/api/tags"}) {
@@ -241,6 +242,10 @@ TEST_CASE("health: 503 while the models of the start are loaded, and so is every
   CHECK(get("/health").status == 503);  // it does not serve yet
   server->start();
   CHECK(get("/health").status == 200);
+  CHECK(get("/health").header("retry-after").empty());
+  const HttpReply not_ready = get("/v2/models/nosuch/ready");
+  CHECK(not_ready.status == 503);
+  CHECK(not_ready.header("retry-after") == "1");
   CHECK(get("/").status == 200);
   CHECK(get("/v1/models").status == 200);
 }
