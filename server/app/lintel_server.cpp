@@ -296,7 +296,7 @@ struct LintelServer::Impl {
     }
     const MemoryPlan plan = plan_memory(options, limit, models);
     const auto level = plan.is_too_small ? spdlog::level::err : spdlog::level::info;
-    for (const std::string& line : plan.table()) spdlog::log(level, line);
+    for (const std::string& line : plan.table()) spdlog::log(level, "{}", line);
     if (plan.is_too_small) {
       throw std::runtime_error("--session-memory auto has " +
                                format_bytes(plan.session_memory_bytes) + ", and " +
