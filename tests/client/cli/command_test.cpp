@@ -353,6 +353,28 @@ TEST_CASE("a model with a KV cache is shown with its type and the bytes of a ses
   CHECK(json["kv_token_bytes"] == 6384);
 }
 
+TEST_CASE("a model is shown with the sessions that there is memory for") {
+  FakeServer server;
+  const auto shown = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--address", server.address()});
+    return run_lintel(arguments).out;
+  };
+  CHECK_THAT(shown({"model", "get"}), !Catch::Contains("memory for"));
+  server.model.set_room_sessions(34);
+  server.model.set_room_session_tokens(8192);
+  server.model.set_room_tokens(262'144);
+  CHECK_THAT(shown({"model", "get"}),
+             Catch::Contains("34 sessions of 8192 tokens, or one of 262144 tokens"));
+  const auto json = nlohmann::json::parse(shown({"model", "get", "--json"}));
+  CHECK(json["room_sessions"] == 34);
+  CHECK(json["room_session_tokens"] == 8192);
+  CHECK(json["room_tokens"] == 262'144);
+  server.model.set_room_session_tokens(0);
+  server.model.set_room_tokens(0);
+  CHECK_THAT(shown({"model", "get"}),
+             Catch::Contains("34 sessions of any length, or one of any length"));
+}
+
 TEST_CASE("sessions, models and health are shown, and as JSON nothing else is") {
   FakeServer server;
   const auto json_of = [&](std::vector<std::string> arguments) {

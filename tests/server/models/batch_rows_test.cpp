@@ -94,6 +94,26 @@ TEST_CASE("rows of prompts are tried up to the most there may be") {
   CHECK(prompt_row_candidates(1, 0) == std::vector<int>{1});
 }
 
+TEST_CASE("the bytes of a worker's buffers cover those of its largest steps") {
+  const std::string attention = GENERATE("linear", "softmax", "lsh");
+  CAPTURE(attention);
+  const auto model = tiny_model(TinyModel::kTokens, attention);
+  constexpr int kRows = 100;
+  Workspace workspace = model->new_workspace(kRows, kRows);
+  SequenceState sequence = model->new_sequence();
+  std::vector<BatchRow> rows;
+  for (int i = 0; i < kRows; ++i) {
+    rows.push_back({.token = i % 50, .sequence = &sequence, .wants_output = true});
+  }
+  const std::size_t outputs = model->step(rows, workspace).rows() * 50 * sizeof(float);
+  const std::size_t bytes = worker_bytes(*model, kRows, kRows, kRows);
+  CHECK(bytes >= workspace.bytes() + outputs);
+  CHECK(bytes <= 3 * (workspace.bytes() + outputs));
+  // Drafts have copies of states, and more rows more of all.
+  CHECK(worker_bytes(*model, kRows, kRows, 0) <= bytes);
+  CHECK(worker_bytes(*model, 4 * kRows, kRows, kRows) > bytes);
+}
+
 TEST_CASE("rows of prompts are measured where a step takes long enough") {
   const SteadyClock clock;
   const PromptRows small = measure_prompt_rows(*tiny_model(TinyModel::kTokens), 64, clock);
