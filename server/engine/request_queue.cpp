@@ -137,7 +137,7 @@ RequestQueue::Spot RequestQueue::find_next(int worker, int free_rows) {
 }
 
 std::unique_ptr<SequenceGroup> RequestQueue::pop(int worker, int max_rows) {
-  if (may_hold_granted_.exchange(false)) queue_granted();
+  if (may_hold_granted_.load() && may_hold_granted_.exchange(false)) queue_granted();
   if (num_waiting_.load() == 0) return nullptr;
   std::unique_ptr<SequenceGroup> request = take_next(worker, max_rows);
   if (request != nullptr) waiting_room_.tell();

@@ -68,7 +68,8 @@ struct LineFixture {
   std::vector<std::unique_ptr<Call>> calls;
 };
 
-TEST_CASE("a line gives memory to callers in turns, and to each in the order of its calls") {
+TEST_CASE("a line gives memory to callers in turns, and to each in the order of its calls",
+          "[threat-55]") {
   LineFixture f;
   f.take(100);
   for (int i = 1; i <= 3; ++i) f.join("a", i, 100);
