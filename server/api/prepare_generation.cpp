@@ -176,7 +176,7 @@ class Preparation {
     if (status.ok()) status = find_adapter(adapter);
     if (!status.ok()) return status;
     add_replay();
-    status = admit(std::move(adapter));
+    status = admit(adapter);
     if (status.ok()) status = begin();
     if (!status.ok()) return status;
     set_deadline(deadline);
@@ -257,7 +257,7 @@ class Preparation {
   }
 
   // Admits the memory of the request, and of its call on a session or one-shot sequences.
-  grpc::Status admit(SharedAdapter adapter) {
+  grpc::Status admit(const SharedAdapter& adapter) {
     grpc::Status charged =
         request_memory_refusal(out_.memory.add(request_bytes(request_)), caller_, "prompt");
     if (!charged.ok()) return charged;
