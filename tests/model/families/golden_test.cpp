@@ -189,6 +189,33 @@ TEST_CASE("families: slices of any length and rows of other sequences leave the 
   }
 }
 
+TEST_CASE("families: tokens that are read again leave the state that their steps left", "[rows]") {
+  const char* const name = GENERATE("qwen3_5", "gated-deltanet-hybrid");
+  const KvType kv_type = GENERATE(from_range(kKvTypes));
+  CAPTURE(name, to_string(kv_type));
+  const FamilyGolden golden({name}, WeightType::kF32, kv_type);
+  const auto state_after = [&](std::size_t slice) {
+    Workspace workspace = golden.model->new_workspace(slice);
+    SequenceState sequence = golden.model->new_sequence();
+    for (std::size_t t = 0; t < golden.length; t += slice) {
+      std::vector<BatchRow> rows;
+      for (std::size_t i = t; i < std::min(t + slice, golden.length); ++i) {
+        rows.push_back({golden.token(0, i), &sequence});
+      }
+      golden.model->step(rows, workspace);
+    }
+    std::vector<std::byte> saved;
+    StateByteWriter writer(saved);
+    sequence.save(writer);
+    return saved;
+  };
+  const std::vector<std::byte> stepped = state_after(1);
+  for (const std::size_t slice : {7, 16, 33, 96}) {
+    CAPTURE(slice);
+    CHECK(state_after(slice) == stepped);
+  }
+}
+
 TEST_CASE("families: a team computes the bits of one thread", "[rows][threads]") {
   const FamilyCase which = GENERATE(from_range(kCases));
   const WeightType type = GENERATE(WeightType::kF32, WeightType::kInt8, WeightType::kInt4Ffn);
