@@ -175,8 +175,8 @@ class CommonTokens {
       : tokenizer_(tokenizer), prompt_(prompt), plain_(plain) {
     // The end of each token, if they are the text byte for byte (normalisation may change it).
     std::size_t end = 0;
-    ends_.reserve(prompt.ids.size());
-    for (const std::int32_t id : prompt.ids) {
+    ends_.reserve(prompt.tokens.ids.size());
+    for (const std::int32_t id : prompt.tokens.ids) {
       end += tokenizer.is_special(id) ? tokenizer.text_of_special(id).size()
                                       : tokenizer.bytes_of(id).size();
       ends_.push_back(end);
@@ -192,17 +192,17 @@ class CommonTokens {
     // encoded alone.
     std::size_t first = 0;
     for (std::size_t i = 0; i < ends_.size() && ends_[i] <= common; ++i) {
-      if (tokenizer_.is_special(prompt_.ids[i])) first = i + 1;
+      if (tokenizer_.is_special(prompt_.tokens.ids[i])) first = i + 1;
     }
     const std::size_t begin = first == 0 ? 0 : ends_[first - 1];
     const std::vector<std::int32_t> ids = encode(other, begin, common);
-    const auto ours = std::span(prompt_.ids).subspan(first);
+    const auto ours = std::span(prompt_.tokens.ids).subspan(first);
     const auto same = std::ranges::mismatch(ours, ids).in1 - ours.begin();
     return static_cast<std::int64_t>(first) + same;
   }
 
  private:
-  std::int64_t size() const { return static_cast<std::int64_t>(prompt_.ids.size()); }
+  std::int64_t size() const { return static_cast<std::int64_t>(prompt_.tokens.ids.size()); }
 
   // The part of another text from `begin` on, as the prompt would have it: up to `common` the plain
   // parts are the same, after it nothing is compared that matters.
@@ -248,7 +248,7 @@ const Json& assumed_turn() {
 void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
                      const std::vector<PlainText>& plain, PromptUse use, ChatPrompt& prompt) {
   const CommonTokens common(tokenizer, prompt, plain);
-  const auto last = static_cast<std::int64_t>(prompt.ids.size()) - 1;
+  const auto last = static_cast<std::int64_t>(prompt.tokens.ids.size()) - 1;
   const std::string_view text = prompt.rendered.text;
   std::size_t generation_prompt = 0;
   prompt.before_generation_prompt = last;
@@ -326,9 +326,9 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
     grpc::Status status = check_roles(conversation, request.messages, prompt.rendered.text);
     if (!status.ok()) return status;
     const std::vector<PlainText> plain = plain_parts(prompt.rendered.spans);
-    prompt.ids = tokenizer.encode(prompt.rendered.text,
-                                  {.add_special = false, .parse_special = true, .plain = plain});
-    if (prompt.ids.empty()) {
+    prompt.tokens = api::token_values(tokenizer.encode(
+        prompt.rendered.text, {.add_special = false, .parse_special = true, .plain = plain}));
+    if (prompt.tokens.ids.empty()) {
       return chat_refusal("TEMPLATE_FAILED", "messages", "make an empty prompt");
     }
     if (use != PromptUse::kCount) {

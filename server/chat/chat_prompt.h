@@ -38,9 +38,9 @@ enum class PromptUse {
 
 struct ChatPrompt {
   RenderedText rendered;
-  std::vector<std::int32_t> ids;
+  api::Values tokens;  // ids
   // Tokens that the prompt has in common with that of the next turn, for any answer and question;
-  // at most ids.size() - 1. For kAnswer the same as before_generation_prompt.
+  // at most tokens.size() - 1. For kAnswer the same as before_generation_prompt.
   std::int64_t turn_boundary = 0;
   // Tokens that it has in common with the conversation without a generation prompt.
   std::int64_t before_generation_prompt = 0;

@@ -36,13 +36,13 @@ void forbid_calls(const Tokenizer& tokenizer, ToolDialect dialect, api::Sampling
   sampling.logit_bias[*token] = -100.0f;
 }
 
+// All but the prompt, which is ChatPrompt::tokens.
 api::GenerateParams generate_params(const ReadChat& chat) {
   const Transformer& transformer = *chat.model->transformer;
   api::GenerateParams params = chat.request.base;
   params.model = chat.model->name;
   const api::StopParams& stop = chat.request.base.stop;
   params.stop.strings.clear();  // matched in the content, by ChatChoice: ChatOutput::stops
-  params.prompt = api::token_values(chat.prompt.ids);
   params.sampling = with_defaults(chat.request.base.sampling, chat.model->chat->defaults());
   std::map<std::int32_t, float> biases;  // the last one of a token counts, but for those by id
   for (const auto& [text, bias] : chat.request.text_biases) {
@@ -59,7 +59,7 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   std::int64_t most = limits.max_new_tokens;
   if (transformer.config().max_tokens() > 0) {
     most = std::min(most, transformer.config().max_tokens() -
-                              static_cast<std::int64_t>(chat.prompt.ids.size()));
+                              static_cast<std::int64_t>(chat.prompt.tokens.ids.size()));
   }
   std::int64_t wanted = chat.request.max_tokens.value_or(limits.chat_max_tokens);
   const bool is_shortened = !chat.request.max_tokens || chat.request.shortens_answer;
@@ -108,7 +108,7 @@ GenerationRequest::Turn turn_of(const ReadChat& chat) {
   const bool may_call = !chat.request.tools.is_null() &&
                         chat.request.tool_choice != api::ChatParams::ToolChoice::kNone;
   const bool keeps_prompt =
-      prompt.turn_boundary + 1 >= static_cast<std::int64_t>(prompt.ids.size());
+      prompt.turn_boundary + 1 >= static_cast<std::int64_t>(prompt.tokens.ids.size());
   GenerationRequest::Turn turn;
   if (may_call && prompt.before_generation_prompt > prompt.turn_boundary) {
     turn.call = prompt.before_generation_prompt;
@@ -369,7 +369,7 @@ grpc::Status ChatGeneration::admit(RpcCall& rpc, StreamCall& call, const ReadCha
     prepared.prepared = {};
     prepared.prepared.memory = call.scope.charge();
     grpc::Status status = prepare_generation(context_, call.scope.caller().name, params,
-                                             params.prompt, call_deadline(rpc, context_.clock),
+                                             chat.prompt.tokens, call_deadline(rpc, context_.clock),
                                              std::move(target), prepared.prepared);
     // A value that is wrong stays so with fewer tokens.
     if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT) return status;
@@ -384,19 +384,19 @@ grpc::Status ChatGeneration::admit(RpcCall& rpc, StreamCall& call, const ReadCha
 bool ChatGeneration::has_stored(const CallScope& scope, const ReadChat& chat) const {
   StoredChatStates* const stored = context_.chat_states;
   return stored != nullptr && keeps_states(context_, chat) &&
-         stored->has_more(reader_of(scope, chat), chat.prompt.ids);
+         stored->has_more(reader_of(scope, chat), chat.prompt.tokens.ids);
 }
 
 void ChatGeneration::restore(const CallScope& scope, const ReadChat& chat) const {
-  context_.chat_states->restore(reader_of(scope, chat), chat.prompt.ids);
+  context_.chat_states->restore(reader_of(scope, chat), chat.prompt.tokens.ids);
 }
 
 grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& chat,
                                      bool is_stored_at_once, PreparedChat& prepared) {
   const std::int64_t most = chat.model->transformer->config().max_tokens();
-  if (most > 0 && static_cast<std::int64_t>(chat.prompt.ids.size()) >= most) {
+  if (most > 0 && static_cast<std::int64_t>(chat.prompt.tokens.ids.size()) >= most) {
     return chat_refusal("CONTEXT_LENGTH_EXCEEDED", "messages",
-                        "have " + std::to_string(chat.prompt.ids.size()) +
+                        "have " + std::to_string(chat.prompt.tokens.ids.size()) +
                             " tokens, the model takes fewer than " + std::to_string(most));
   }
   grpc::Status spelt = spell_grammar_tokens(*chat.model->transformer->tokenizer(), chat.request);
@@ -417,7 +417,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   request.reasoning = reasoning_budget(chat, prepared.output);
   request.allowance = call.quota.allowance();
   request.caller = call.scope.turn_name();
-  prepared.prompt_tokens = static_cast<std::int64_t>(chat.prompt.ids.size());
+  prepared.prompt_tokens = static_cast<std::int64_t>(chat.prompt.tokens.ids.size());
   const GenerationRequest::Turn kept = caches ? turn_of(chat) : GenerationRequest::Turn();
   if (caches) request.turn = kept;
   const bool is_stored = context_.chat_states != nullptr &&
@@ -456,7 +456,7 @@ grpc::Status ChatGeneration::make_turn(ReadChat& chat, const Owner& owner,
   const auto answer = static_cast<std::size_t>(request.num_choices == 1 ? max_new_tokens : 0);
   RequestMemory::Charge memory = chat.memory.beside();
   const RequestRefusal refusal =
-      memory.add(text.capacity() + (chat.prompt.ids.size() + answer) * sizeof(std::int32_t));
+      memory.add(text.capacity() + (chat.prompt.tokens.ids.size() + answer) * sizeof(std::int32_t));
   if (refusal) return request_memory_refusal(refusal, owner, "messages");
   turn = std::make_unique<ChatTurn>(ChatTurn{.memory = std::move(memory),
                                              .model = chat.model,
@@ -466,7 +466,7 @@ grpc::Status ChatGeneration::make_turn(ReadChat& chat, const Owner& owner,
                                              .trees = std::move(text),
                                              .now = chat.now,
                                              .boundary = chat.prompt.turn_boundary,
-                                             .tokens = std::move(chat.prompt.ids)});
+                                             .tokens = std::move(chat.prompt.tokens.ids)});
   return grpc::Status::OK;
 }
 

@@ -68,7 +68,7 @@ Task<grpc::Status> ChatService::render(Call call,
   status = make_prompt(context_, call.scope, chat, PromptUse::kNextTurn, /*is_shown=*/true);
   if (!status.ok()) co_return status;
   response.set_text(std::move(chat.prompt.rendered.text));
-  response.mutable_ids()->Add(chat.prompt.ids.begin(), chat.prompt.ids.end());
+  response.mutable_ids()->Add(chat.prompt.tokens.ids.begin(), chat.prompt.tokens.ids.end());
   response.set_turn_boundary(chat.prompt.turn_boundary);
   response.set_before_generation_prompt(chat.prompt.before_generation_prompt);
   response.set_model(chat.model->name);

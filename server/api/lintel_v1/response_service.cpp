@@ -998,7 +998,7 @@ Task<grpc::Status> ResponseService::count_input_tokens(
     status = make_prompt(context_, call.scope, read.chat, PromptUse::kCount);
   }
   if (!status.ok()) co_return with_response_members(status);
-  response.set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+  response.set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.tokens.ids.size()));
   co_return status;
 }
 
@@ -1025,7 +1025,7 @@ Task<grpc::Status> ResponseService::compact(
   if (error != SessionError::kNone) co_return response_refusal(error, "");
   join_reasoning(read.items);
   v1::ChatUsage usage;
-  usage.set_prompt_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+  usage.set_prompt_tokens(static_cast<std::int64_t>(read.chat.prompt.tokens.ids.size()));
   read.chat.request = api::ChatParams();
   read.chat.prompt = ChatPrompt();
   RequestMemory::Charge& memory = read.chat.memory;

@@ -83,7 +83,7 @@ TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
   for_each_golden([](const ChatModel&, const Tokenizer&, const api::ChatParams&,
                      const ChatPrompt& prompt, const Json& given) {
     const Json& expected = given["expect"];
-    CHECK(static_cast<std::int64_t>(prompt.ids.size()) == expected["prompt_tokens"]);
+    CHECK(static_cast<std::int64_t>(prompt.tokens.ids.size()) == expected["prompt_tokens"]);
     CHECK(prompt.turn_boundary == expected["turn_boundary"]);
     CHECK(prompt.before_generation_prompt == expected["before_generation_prompt"]);
   });
@@ -92,7 +92,7 @@ TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
 TEST_CASE("goldens: whether the next turn begins with the answer as it was generated") {
   for_each_golden([](const ChatModel& model, const Tokenizer& tokenizer, api::ChatParams& request,
                      const ChatPrompt& prompt, const Json& given) {
-    std::vector<std::int32_t> tokens = prompt.ids;
+    std::vector<std::int32_t> tokens = prompt.tokens.ids;
     const std::vector<std::int32_t> generated = tokenizer.encode(
         given["generated"].get<std::string>(), {.add_special = false, .parse_special = true});
     CHECK(static_cast<std::int64_t>(generated.size()) == given["expect"]["generated_tokens"]);
@@ -118,7 +118,7 @@ TEST_CASE("control tokens in a message, a tool or a result are encoded as letter
   const auto model = golden_model("qwen3");
   const SpelledTokenizer tokenizer({"<|im_start|>", "<|im_end|>", "<think>"});
   const auto count = [](const ChatPrompt& prompt, std::int32_t id) {
-    return std::ranges::count(prompt.ids, id);
+    return std::ranges::count(prompt.tokens.ids, id);
   };
   const auto plain =
       prompt_of(*model, tokenizer, request_of({{{"role", "user"}, {"content", "Hello there."}}}));
