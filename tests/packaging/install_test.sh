@@ -24,6 +24,14 @@ done
 for file in lib/systemd/system/lintel.service share/lintel/models/demo-digits.png share/doc/lintel/{LICENSE,NOTICE,CHANGELOG.md,README.md,docs/operations.md,docs/images/length.png}; do
   [[ -s $prefix/$file ]] || fail "no $file"
 done
+# Links of pages lead to what is installed.
+dead=$(cd "$prefix/share" && for page in doc/lintel/*.md doc/lintel/docs/*.md lintel/models/*/README.md; do
+  grep -o ']([^)#]*' "$page" | cut -c3- | while read -r target; do
+    [[ -z $target || $target == http* || -e $(dirname "$page")/$target ]] || echo "$page: $target"
+  done || true
+done)
+[[ -z $dead ]] || fail "dead links: $dead"
+grep -q 'others, \[add it to the service\](docs/models.md#' "$prefix/share/doc/lintel/README.md" || fail "a link that leads somewhere is gone"
 # Their places are the prefix's.
 grep -qx "ExecStart=$prefix/bin/lintel-server --config $prefix/etc/lintel/lintel.toml" "$prefix/lib/systemd/system/lintel.service" \
   || fail "the unit runs something else"
