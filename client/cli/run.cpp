@@ -35,11 +35,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRunFooter = R"(
 MODEL is a model's directory, a GGUF file, the name of a packaged model, as text-rwkv7-small, or ORG/NAME[:QUANT] of a
-hub, which is pulled unless the cache has it (`lintel pull --help`). A server at --address that has the model already, under any name, is used and left alone;
-no model is loaded into it. Else a server is started for this conversation, on free ports of this machine, and ended
-with it; a line says where its page and its log are, which is kept where something failed. PROMPT is the only question,
-and so is standard input where that is no terminal; the exit status says how it went. On a terminal the conversation is
-that of `lintel chat`.
+hub, which is pulled unless the cache has it (`lintel pull --help`). A server at --address that has the model already,
+under any name, is used and left alone; no model is loaded into it. Else a server is started for this conversation, on
+free ports of this machine, and ended with it; a line says where its page and its log are, which is kept where something
+failed. PROMPT is the only question, and so is standard input where that is no terminal; the exit status says how it
+went. On a terminal the conversation is that of `lintel chat`.
 
 Examples:
   lintel run Qwen/Qwen3.5-0.8B
