@@ -158,9 +158,10 @@ std::vector<std::string> ModelRepository::names() const {
       }
       return;
     }
-    for (ModelSource& cached : cached_models(entry, path)) found.push_back(std::move(cached.name));
+    std::vector<ModelSource> cached = cached_models(entry, path);
+    for (ModelSource& source : cached) found.push_back(std::move(source.name));
     if (!is_model_name(entry)) return;
-    bool is_model = is_model_directory(path) || is_unreadable_model(path);
+    bool is_model = is_model_directory(path) || (cached.empty() && is_unreadable_model(path));
     for_each_directory(path, [&](const std::string& number, const std::filesystem::path&) {
       is_model = is_model || parse_model_version(number).has_value();
     });

@@ -274,8 +274,10 @@ TEST_CASE("text of a model with a tokenizer: generate, stop strings and scores")
     }
     return text;
   };
-  CHECK(continued({"--prompt", "Hello"}) == last_text());
-  CHECK(continued({}) == last_text());
+  const std::string first = continued({"--prompt", "Hello"});
+  CHECK(first == last_text());
+  const std::string second = continued({});
+  CHECK(second == last_text());
   CHECK(is_ids(continued({"--format", "tokens"})));
   CHECK(is_ids(continued({"--prompt-tokens", "7"})));
 
