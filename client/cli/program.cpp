@@ -235,7 +235,8 @@ std::string_view flag_elsewhere(const std::string& flag, const CLI::App& command
     case kAddress:
       return has("--address") ? "--address HOST:PORT names the server" : "";
     case kThreads:
-      return "`lintel-server --workers N` sets the threads";
+      return has("--workers") ? "--workers N sets the threads"
+                              : "`lintel-server --workers N` sets the threads";
     case kSecret:
       return has("--token") ? "--token TOKEN or @FILE is what the server asks for" : "";
     case kNone:
