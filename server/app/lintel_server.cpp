@@ -287,7 +287,7 @@ struct LintelServer::Impl {
   // Divides the memory, now that the models of the start are there, and logs how. No call has been
   // admitted yet. Throws std::runtime_error if sessions have too little.
   void plan(const ServerOptions& options, const MemoryLimit& limit, const GivenModels& given) {
-    ModelUse models{.weight_bytes = manager.memory().used_bytes()};
+    LoadedModels models{.weight_bytes = manager.memory().used_bytes()};
     for (const auto& [name, transformer] : given)
       models.weight_bytes += transformer->weight_bytes();
     for (const SharedModel& loaded : registry.ready()) {

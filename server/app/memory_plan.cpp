@@ -81,7 +81,7 @@ std::size_t response_bytes(const ServerOptions& options, const MemoryLimit& limi
 }
 
 MemoryPlan plan_memory(const ServerOptions& options, const MemoryLimit& limit,
-                       const ModelUse& models) {
+                       const LoadedModels& models) {
   MemoryPlan plan;
   plan.limit = limit;
   std::size_t taken = 0;

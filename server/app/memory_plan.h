@@ -22,7 +22,7 @@ void choose_sizes(ServerOptions& options, const MemoryLimit& limit);
 std::size_t response_bytes(const ServerOptions& options, const MemoryLimit& limit);
 
 // The memory of the models that are loaded when the server starts.
-struct ModelUse {
+struct LoadedModels {
   std::size_t count = 0;
   std::size_t weight_bytes = 0;  // resident, with adapters
   std::size_t worker_bytes = 0;  // buffers of all workers
@@ -55,6 +55,6 @@ struct MemoryPlan {
 
 // REQUIRES: choose_sizes(options, limit).
 MemoryPlan plan_memory(const ServerOptions& options, const MemoryLimit& limit,
-                       const ModelUse& models);
+                       const LoadedModels& models);
 
 }  // namespace lintel

@@ -107,7 +107,7 @@ void read_stories(const Transformer& model, const std::vector<Story>& stories, c
   }
 }
 
-// Stories that the model tells: each token is drawn from its distribution.
+// Stories of the model: each token is drawn from its distribution.
 std::vector<Story> told_by(const Transformer& model) {
   constexpr std::int32_t kBegin = 1;
   std::vector<Story> stories(kStoryCount, Story{kBegin});

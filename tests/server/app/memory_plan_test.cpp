@@ -31,14 +31,15 @@ struct Planned {
   }
 };
 
-Planned planned(ServerOptions options, std::size_t limit_bytes, const ModelUse& models) {
+Planned planned(ServerOptions options, std::size_t limit_bytes, const LoadedModels& models) {
   const MemoryLimit limit{.bytes = limit_bytes, .source = "a test"};
   choose_sizes(options, limit);
   MemoryPlan plan = plan_memory(options, limit, models);
   return {std::move(options), std::move(plan)};
 }
 
-constexpr ModelUse kSmall{.count = 1, .weight_bytes = 8 * kPlanMiB, .worker_bytes = 4 * kPlanMiB};
+constexpr LoadedModels kSmall{
+    .count = 1, .weight_bytes = 8 * kPlanMiB, .worker_bytes = 4 * kPlanMiB};
 
 }  // namespace
 
@@ -79,7 +80,7 @@ TEST_CASE("memory plan: sessions get the rest of 0.9 of the limit", "[memory_pla
 
 TEST_CASE("memory plan: sessions need 64 MiB", "[memory_plan]") {
   const auto with_weights = [](std::size_t mebibytes) {
-    ModelUse models = kSmall;
+    LoadedModels models = kSmall;
     models.weight_bytes = mebibytes * kPlanMiB;
     return planned(default_options(), 512 * kPlanMiB, models).plan;
   };
@@ -90,7 +91,8 @@ TEST_CASE("memory plan: sessions need 64 MiB", "[memory_plan]") {
   CHECK(with_weights(4000).session_memory_bytes == 0);
 }
 
-TEST_CASE("memory plan: sizes that are given stay, whatever their sum", "[memory_plan]") {
+TEST_CASE("memory plan: sizes that are given stay, also where their sum is above it",
+          "[memory_plan]") {
   ServerOptions options = default_options();
   options.sessions.session_memory_bytes = 3 * kPlanGiB;
   options.prefixes.memory_bytes = 5 * kPlanMiB;
@@ -99,7 +101,7 @@ TEST_CASE("memory plan: sizes that are given stay, whatever their sum", "[memory
   options.connections.memory_bytes = 17 << 20;
   options.http.listen.reset();
   options.durable.store = "sessions";
-  ModelUse models = kSmall;
+  LoadedModels models = kSmall;
   models.count = 3;
   const Planned got = planned(options, kPlanGiB, models);
   CHECK(got.plan.session_memory_bytes == 3 * kPlanGiB);
@@ -149,7 +151,7 @@ TEST_CASE("memory plan: models that load later have a bound", "[memory_plan]") {
 TEST_CASE("memory plan: queues of several models share a 16th of the limit", "[memory_plan]") {
   ServerOptions options = default_options();
   for (int i = 1; i < 6; ++i) options.models.directories.push_back({"m" + std::to_string(i), "m"});
-  ModelUse models = kSmall;
+  LoadedModels models = kSmall;
   models.count = 6;
   const Planned got = planned(options, 2 * kPlanGiB, models);
   CHECK(got.row("queues") <= 128 * kPlanMiB);

@@ -198,8 +198,8 @@ std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
   auto& [models, model_aliases, late_system, listen, replica_id, connections, http, security,
          memory_limit_bytes, request_memory_bytes, identity, sessions, prefixes, durable, shared,
-         initial_states, streaming, refuses_unknown_members, logging, monitoring, print_numerics, check_config,
-         pulled_model, serves_packaged_models, http_is_default] = options;
+         initial_states, streaming, refuses_unknown_members, logging, monitoring, print_numerics,
+         check_config, pulled_model, serves_packaged_models, http_is_default] = options;
   add_models(models, fields);
   fields.add("model_aliases", model_aliases);
   fields.add("late_system", late_system);

@@ -16,8 +16,8 @@ namespace lintel::testing {
 namespace {
 
 struct CountingWaiter final : MemoryWaiter {
-  void on_memory() noexcept override { ++told; }
-  int told = 0;
+  void on_memory() noexcept override { ++calls; }
+  int calls = 0;
 };
 
 // Memory of 100 bytes, and calls that wait for it.
@@ -77,10 +77,10 @@ TEST_CASE("a line gives memory to callers in turns, and to each in the order of 
   f.join("c", 1, 100);
   f.join("b", 2, 100);
   CHECK(f.line.size() == 6);
-  CHECK(f.waiter.told == 0);
+  CHECK(f.waiter.calls == 0);
   f.held.clear();
   CHECK(f.order() == std::vector<std::string>{"a1", "b1", "c1", "a2", "b2", "a3"});
-  CHECK(f.waiter.told == 6);
+  CHECK(f.waiter.calls == 6);
   CHECK(f.line.size() == 0);
   CHECK(f.memory.bytes_in_use() == 0);
 }
