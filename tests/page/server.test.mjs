@@ -17,6 +17,7 @@ describe('Server', () => {
       assert.ok(models.includes(name), name);
     }
     assert.match(models, /constant/);
+    assert.match(models, /\d+ of \d+ tokens, or 1 of \d+/); // the room for sessions
     assert.match(models, /to \d+(\.\d+)? MB/);
     assert.equal(await at.text('#server-sessions'), 'None of yours.');
     assert.match(await at.text('#tile-up-note'), /^version \d/);
