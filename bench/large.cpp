@@ -506,8 +506,8 @@ void add_large(CLI::App& app, cli::CommandLine& command_line) {
                   "Also prompts of so many tokens, and what follows them");
   cli::add_parsed(
       command, "--kv-type", flags->kv_type, parse_kv_type, "TYPE",
-      "Type of cached keys and values: f32, bf16 or int8; auto: bf16, beside weights in "
-      "f32 f32 [auto]")
+      "Type of cached keys and values: f32, bf16 or int8; auto: f32 beside weights in f32, else "
+      "bf16 [auto]")
       ->check(describe::offers({"auto", "f32", "bf16", "int8"}));
   cli::add_text(command, "--peer", flags->peer, "NAME", "Also measure llama.cpp, in turn with ours")
       ->check(describe::offers(std::vector<std::string>{"llama"}));

@@ -15,7 +15,7 @@ enum class KvType { kF32, kBf16, kInt8 };
 inline constexpr std::array kKvTypes = {KvType::kF32, KvType::kBf16, KvType::kInt8};
 
 const char* to_string(KvType type);  // "f32", "bf16", "int8"
-// The type of KV caches where none was chosen: bf16, of models in f32 f32.
+// The type of KV caches where none was chosen: f32 for weights in f32, else bf16.
 KvType kv_type_for(WeightType weights);
 
 }  // namespace lintel

@@ -426,11 +426,10 @@ void add_model_flags(Table& flags, ServerOptions& options) {
   flags.choice<kKvTypes>(
       "--kv-type", models.kv_type, "TYPE",
       "Type of cached keys and values in the softmax layers of checkpoints (Qwen3.5, hybrids): "
-      "f32, bf16, or int8 with a scale for each position and head. auto: bf16, of models whose "
-      "weights are served in f32 f32. `lintel model get` shows type and bytes a token. Stored "
-      "sessions and snapshots of another type continue, as those of other numerics: their keys and "
-      "values are converted. Models without such a cache log a warning where bf16 or int8 is asked "
-      "for");
+      "f32, bf16, or int8 with a scale for each position and head. auto: f32 where the weights are "
+      "served in f32, else bf16. `lintel model get` shows type and bytes a token. Stored sessions "
+      "and snapshots of another type continue, as those of other numerics: their keys and values "
+      "are converted. Models without such a cache log a warning where bf16 or int8 is asked for");
   flags.number("--context", models.context, 0, 1'000'000'000,
                "Most tokens of a sequence, prompt and answer, where a model can hold more: fewer "
                "take less of --session-memory. Changes no bit and no fingerprint; images keep "

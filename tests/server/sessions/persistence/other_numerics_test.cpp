@@ -137,7 +137,7 @@ TEST_CASE("a converted session is not of the machine that computed it before", "
   calls.process->finish(tokens_call(5, 40, 3), id, named("a"));
   move_to_type(calls, KvType::kInt8, "4567");
   REQUIRE_FALSE(calls.process->durable.load(id, kAlice).refusal);
-  const auto made = calls.process->store.fork(id, kAlice, 40, 1);
+  const auto made = calls.process->store.fork(id, kAlice, 45, 1);
   REQUIRE_FALSE(made.refusal);
   const std::string fork = made.infos[0].id;
   REQUIRE_FALSE(calls.process->durable.persist(fork, kAlice));

@@ -118,8 +118,8 @@ TEST_CASE("servers on one storage find each other's turns while they run") {
   ChatProcess two(one);
   two.states->look();
   CHECK(two.cached(two.reader(), kPath) == 100);
-  const auto looks = [&](int seconds) {
-    one.clock.advance(std::chrono::seconds(seconds));
+  const auto looks = [&](int later) {
+    one.clock.advance(std::chrono::seconds(later));
     two.states->look();
   };
   one.turn(one.reader(), first(kPath, 200));
