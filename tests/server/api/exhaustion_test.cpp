@@ -53,7 +53,8 @@ TEST_CASE("any failed allocation: a Generate call ends once and holds nothing") 
         prepared.checked.max_tokens_per_message = 3;
         auto* const reactor = f.entered<GenerateStream>(Method::kGenerate);
         CountingWriter writer(reactor);
-        REQUIRE(reactor->begin(std::move(prepared), kStreaming, f.clock).ok());
+        REQUIRE(reactor->begin(std::move(prepared), /*spells_special=*/false, kStreaming, f.clock)
+                    .ok());
         bool failed = false;
         {
           const FailingAllocation failing(successes);

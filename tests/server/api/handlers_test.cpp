@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "server/api/lintel_v1/answer_grammars.h"
 #include "server/api/lintel_v1/generation_service.h"
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/lintel_v1/session_service.h"
@@ -99,7 +100,8 @@ struct HandlerFixture {
   const ServiceContext context{parts.registry,          parts.manager, parts.store, parts.states,
                                parts.prefixes,          parts.calls,   gate,        clock,
                                parts.options.streaming, parts.health};
-  const GenerationService generation{context};
+  AnswerGrammars grammars;
+  const GenerationService generation{context, grammars};
   const ModelService models{context};
   const SessionService sessions{context};
 };
