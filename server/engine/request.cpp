@@ -43,22 +43,16 @@ void check(const ReasoningBudget& budget, const GenerationRequest& request,
   }
 }
 
-// Throws std::invalid_argument.
 std::optional<ConstraintRules> rules_of(const GenerationRequest& request,
                                         const Transformer& model) {
   if (!request.constraint) return std::nullopt;
-  const char* const fault = find_fault(*request.constraint, request, model);
-  if (fault != nullptr) throw std::invalid_argument(fault);
   return ConstraintRules(*request.constraint, request.stop.tokens, model.tokenizer().get());
 }
 
-// RequestContext::unending. Throws std::invalid_argument.
+// RequestContext::unending.
 std::vector<std::uint64_t> unending_tokens(const GenerationRequest& request,
                                            const Transformer& model) {
   if (request.stop.min_tokens == 0) return {};
-  if (!model.head().supports_filters()) {
-    throw std::invalid_argument("stop.min_tokens: the model's head has no masks");
-  }
   const auto size = static_cast<std::size_t>(model.head().vocab_size());
   std::vector<std::uint64_t> mask((size + 63) / 64, ~std::uint64_t{0});
   if (size % 64 != 0) mask.back() = (std::uint64_t{1} << size % 64) - 1;
@@ -73,9 +67,21 @@ std::vector<std::uint64_t> unending_tokens(const GenerationRequest& request,
 
 }  // namespace
 
+GenerationRequest checked_request(GenerationRequest request, const Transformer& model) {
+  if (request.constraint) {
+    const char* const fault = find_fault(*request.constraint, request, model);
+    if (fault != nullptr) throw std::invalid_argument(fault);
+  }
+  if (request.stop.min_tokens != 0 && !model.head().supports_filters()) {
+    throw std::invalid_argument("stop.min_tokens: the model's head has no masks");
+  }
+  if (request.reasoning) check(*request.reasoning, request, model);
+  return request;
+}
+
 RequestContext::RequestContext(GenerationRequest given_request, const Transformer& transformer,
                                const SequenceState& sequence, std::int64_t most_tokens)
-    : request(std::move(given_request)),
+    : request(checked_request(std::move(given_request), transformer)),
       model(transformer),
       stop_strings(request.stop.strings),
       max_tokens(most_tokens),
@@ -84,7 +90,6 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
       uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)),
       constraint(rules_of(request, model)),
       unending(unending_tokens(request, model)) {
-  if (request.reasoning) check(*request.reasoning, request, model);
   if (first_position == 0 && request.prompt.empty() && given_token(0) == nullptr) {
     if (model.config().modality != ModalityKind::kImage) {
       throw std::invalid_argument("nothing to begin the sequence with");

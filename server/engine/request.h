@@ -232,13 +232,17 @@ struct GenerationRequest {
   int num_sequences() const { return uses_particles() ? particles : num_samples; }
 };
 
+// Returns the request. Throws std::invalid_argument for a constraint, a least length or a budget
+// that the request or the model cannot have.
+GenerationRequest checked_request(GenerationRequest request, const Transformer& model);
+
 // RequestContext: what the samples of one request have in common.
 
 // Constant once made.
 struct RequestContext {
   // Makes the start token the prompt where there is nothing else to begin with; throws
-  // std::invalid_argument where there is no start token either, and for a constraint or a
-  // budget that the request or the model cannot have. most_tokens as SessionLease::max_tokens.
+  // std::invalid_argument where there is no start token either, and as checked_request().
+  // most_tokens as SessionLease::max_tokens.
   RequestContext(GenerationRequest given_request, const Transformer& transformer,
                  const SequenceState& sequence, std::int64_t most_tokens);
 

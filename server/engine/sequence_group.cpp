@@ -56,7 +56,7 @@ SequenceGroup::SequenceGroup(GenerationRequest request, SessionLease lease,
       sink_(std::move(sink)),
       control_(std::move(control)),
       model_(model),
-      request_(std::move(request)),
+      request_(checked_request(std::move(request), model)),  // now, also where it waits
       outlet_(*sink_, *control_, request_.num_samples),
       prefixes_(prefixes),
       readings_(readings),

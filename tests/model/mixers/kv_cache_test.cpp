@@ -268,7 +268,7 @@ TEST_CASE("KV cache: the reader knows if a cache was converted") {
   CHECK(other.has_converted());
 }
 
-TEST_CASE("KV cache: numbers that are infinite in the other type are refused", "[threat-7]") {
+TEST_CASE("KV cache: numbers that are infinite in the other type are refused") {
   const float largest = std::numeric_limits<float>::max();
   const auto refused = [](KvType from, KvType to, std::size_t at, float value) {
     const Caches before(from), after(to);
