@@ -489,8 +489,8 @@ std::string common_help(CLI::App& app, const std::vector<Flag>& rows) {
 
 // Checks of combinations of flags.
 
-// Throws UsageError. Lowers a default of --prefill-rows to fit --max-batch-rows.
-void check_together(ServerOptions& options, bool prefill_rows_given);
+// Throws UsageError.
+void check_together(ServerOptions& options);
 
 namespace {
 
@@ -657,7 +657,7 @@ void check_aliases(const ServerOptions& options) {
 
 }  // namespace
 
-void check_together(ServerOptions& options, bool prefill_rows_given) {
+void check_together(ServerOptions& options) {
   check_security(options);
   if (!options.http.listen && !options.http.cors_origins.empty()) {
     throw UsageError("--http-cors-origin needs HTTP: --http-listen ADDRESS");
@@ -706,15 +706,11 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
   if (options.identity.token_burst > 0 && options.identity.tokens_per_second == 0) {
     throw UsageError("--identity-token-burst needs --identity-tokens-per-second");
   }
-  Scheduler::Options& scheduling = options.models.scheduling;
-  const bool rows_given = scheduling.max_batch_rows > 0;
-  if (rows_given && scheduling.prefill_rows_per_step > scheduling.max_batch_rows) {
-    if (prefill_rows_given) {
-      throw UsageError("--prefill-rows " + std::to_string(scheduling.prefill_rows_per_step) +
-                       " is more than --max-batch-rows " +
-                       std::to_string(scheduling.max_batch_rows));
-    }
-    scheduling.prefill_rows_per_step = scheduling.max_batch_rows;
+  const Scheduler::Options& scheduling = options.models.scheduling;
+  if (scheduling.max_batch_rows > 0 &&
+      scheduling.prefill_rows_per_step > scheduling.max_batch_rows) {
+    throw UsageError("--prefill-rows " + std::to_string(scheduling.prefill_rows_per_step) +
+                     " is more than --max-batch-rows " + std::to_string(scheduling.max_batch_rows));
   }
 }
 
@@ -935,7 +931,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
       models.directories.empty() && models.models_directory().empty() && models.load.empty();
   if (names_no_model && app.count("--config") == 0) use_packaged_models(parsed);
   if (app.count("--http-listen") == 0) use_default_http(parsed);
-  check_together(parsed, app.count("--prefill-rows") > 0);
+  check_together(parsed);
   *options = std::move(parsed);
   return true;
 }

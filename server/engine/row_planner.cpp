@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "model/core/step_thread_pool.h"
@@ -191,9 +192,15 @@ float DraftHeadPlan::probability(int i) const {
 
 RowPlanner::RowPlanner(const Options& options) : options_(options) {
   hungry_.reserve(static_cast<std::size_t>(options.max_rows));
-  grouped_.reserve(static_cast<std::size_t>(options.max_rows));
-  groups_.reserve(static_cast<std::size_t>(options.max_rows));
+  waiting_.reserve(kWaiting);
   drafting_.reserve(static_cast<std::size_t>(options.max_rows));
+}
+
+void RowPlanner::set_cost(const StepCost& cost) {
+  options_.cost = cost;
+  spare_ = 0.0f;
+  unit_ = 0.0f;
+  factor_ = 1.0f;
 }
 
 void RowPlanner::plan(std::vector<BatchSlice>& runs) {
@@ -204,90 +211,114 @@ void RowPlanner::plan(std::vector<BatchSlice>& runs) {
 void RowPlanner::grant_rows(std::vector<BatchSlice>& runs) {
   int decoding = 0;
   bool client_waits = false;
+  hungry_.clear();
   for (BatchSlice& run : runs) {
     run.rows = run.is_decoding ? 1 : 0;
     decoding += run.rows;
     client_waits |= run.is_decoding && run.samples_next;
-  }
-  const int prompt_rows = options_.prompt_rows > 0 ? options_.prompt_rows : options_.max_rows;
-  const int beside = std::min(options_.max_rows - decoding, options_.prefill_rows);
-  int left =
-      client_waits ? beside : std::max(prompt_rows - decoding, std::min(beside, prompt_rows));
-
-  hungry_.clear();
-  for (BatchSlice& run : runs) {
     if (run.rows < run.wanted) hungry_.push_back(&run);
   }
-  if (hungry_.empty()) return;
-  group_hungry();
-  while (left > 0 && !groups_.empty()) {
-    const int share = std::max(left / static_cast<int>(groups_.size()), 1);
-    for (Group& group : groups_) {
-      const int rows = std::min(share, left);
-      left -= rows - grant(group, rows);
-    }
-    std::erase_if(groups_, [](const Group& group) { return group.size == 0; });
-  }
+  of_prompts_ = 0.0f;
+  of_others_ = decoding > 0 ? options_.cost.of(decoding, decoding) : 0.0f;
+  const bool is_timed = client_waits && options_.prefill_rows == 0;
+  const float time = is_timed ? time_beside() : std::numeric_limits<float>::infinity();
+  const int prompt_rows = options_.prompt_rows > 0 ? options_.prompt_rows : options_.max_rows;
+  const int beside = options_.prefill_rows == 0
+                         ? std::max(options_.max_rows, prompt_rows) - decoding
+                         : std::min(options_.max_rows - decoding, options_.prefill_rows);
+  const int rows =
+      client_waits ? beside : std::max(prompt_rows - decoding, std::min(beside, prompt_rows));
+  order_hungry();
+  share_rows(rows, decoding, time);
+  const float dearest = std::max(options_.cost.row, options_.cost.more_row) + options_.cost.state;
+  spare_ = is_timed ? std::min(time - factor_ * of_prompts_, factor_ * dearest) : 0.0f;
 }
 
-void RowPlanner::group_hungry() {
-  groups_.clear();
-  for (const BatchSlice* run : hungry_) {
-    auto group = std::ranges::find(groups_, run->caller, &Group::caller);
-    if (group == groups_.end()) group = groups_.insert(group, Group{run->caller, 0, 0});
-    ++group->size;
-  }
-  const std::size_t turn = turn_++;
-  const auto rotate = [](auto first, std::size_t size, std::size_t by) {
-    std::rotate(first, first + static_cast<std::ptrdiff_t>(by % size),
-                first + static_cast<std::ptrdiff_t>(size));
+float RowPlanner::time_beside() {
+  constexpr int kBetweenAlone = 32;
+  if (hungry_.empty()) return 0.0f;
+  // Now and then a step shows what answers take alone.
+  if (unit_ > 0.0f && ++steps_beside_ % kBetweenAlone == 0) return 0.0f;
+  return spare_ + (1.0f / kSpeedKept - 1.0f) * of_others_;
+}
+
+void RowPlanner::order_hungry() {
+  // Runs lie in the order in which they got their rows.
+  std::ranges::sort(hungry_, {},
+                    [](const BatchSlice* run) { return std::tuple(run->read, run->wanted, run); });
+  waiting_.clear();
+  if (hungry_.size() < 2) return;
+  const auto others = std::span(hungry_).subspan(1);
+  const auto waits = [&](const BatchSlice* run) { return std::ranges::count(waiting_, run) > 0; };
+  const auto has_turn = [&](const BatchSlice* run) {
+    return std::ranges::count(waiting_, run->caller, &BatchSlice::caller) > 0;
   };
-  const std::size_t callers = groups_.size();
-  rotate(groups_.begin(), callers, turn);
-  if (callers > 1) {
-    grouped_.clear();
-    for (Group& group : groups_) {
-      group.first = grouped_.size();
-      for (BatchSlice* run : hungry_) {
-        if (run->caller == group.caller) grouped_.push_back(run);
-      }
+  const std::size_t most = std::min(others.size(), kWaiting);
+  for (bool of_each_caller = true; waiting_.size() < most;) {
+    BatchSlice* oldest = nullptr;
+    for (BatchSlice* run : others) {
+      if (waits(run) || (of_each_caller && has_turn(run))) continue;
+      if (oldest == nullptr || run < oldest) oldest = run;
     }
-    hungry_.swap(grouped_);
-  }
-  for (const Group& group : groups_) {
-    rotate(hungry_.begin() + static_cast<std::ptrdiff_t>(group.first), group.size, turn / callers);
+    if (oldest == nullptr) {
+      of_each_caller = false;
+    } else {
+      waiting_.push_back(oldest);
+    }
   }
 }
 
-int RowPlanner::grant(Group& group, int rows) {
-  const int share = std::max(rows / static_cast<int>(group.size), 1);
-  const auto runs = std::span(hungry_).subspan(group.first, group.size);
-  for (BatchSlice* run : runs) {
-    const int granted = std::min({share, run->wanted - run->rows, rows});
-    run->rows += granted;
-    rows -= granted;
+void RowPlanner::share_rows(int rows, int decoding, float time) {
+  int all = decoding;
+  int sequences = decoding;
+  for (; rows > 0 && !hungry_.empty(); --rows) {
+    const std::size_t turn = turn_ % kTurns;
+    BatchSlice* const run = turn < waiting_.size() ? waiting_[turn] : hungry_.front();
+    if (run->rows == 0) ++sequences;
+    const float of_prompts = options_.cost.of(++all, sequences) - of_others_;
+    if (factor_ * of_prompts > time) return;
+    of_prompts_ = of_prompts;
+    ++turn_;
+    if (++run->rows < run->wanted) continue;
+    std::erase(hungry_, run);
+    std::erase(waiting_, run);
   }
-  const auto fed =
-      std::ranges::remove_if(runs, [](const BatchSlice* run) { return run->rows == run->wanted; });
-  group.size -= fed.size();
-  return rows;
+}
+
+void RowPlanner::learn(float seconds) {
+  if (seconds <= 0.0f || of_others_ <= 0.0f) return;
+  if (unit_ == 0.0f) {
+    unit_ = seconds / (of_others_ + of_prompts_);
+  } else if (of_prompts_ == 0.0f) {
+    // A disturbed step counts as one of twice the time at most.
+    const float unit = std::clamp(seconds / of_others_, 0.5f * unit_, 2.0f * unit_);
+    unit_ += (unit - unit_) / 4.0f;
+  } else {
+    const float factor = (seconds / unit_ - of_others_) / of_prompts_;
+    factor_ += (std::clamp(factor, 0.5f, 8.0f) - factor_) / 16.0f;
+  }
 }
 
 void RowPlanner::grant_drafts(std::vector<BatchSlice>& runs) {
   int rows = 0;
-  for (const BatchSlice& run : runs) rows += run.rows;
+  int sequences = 0;
+  int decoding = 0;
+  float tokens = 0.0f;  // expected of runs that decode
+  for (const BatchSlice& run : runs) {
+    rows += run.rows;
+    sequences += run.rows > 0 ? 1 : 0;
+    if (!run.is_decoding) continue;
+    ++decoding;
+    tokens += static_cast<float>(run.rows);
+  }
   if (rows >= options_.draft_rows) return;
   drafting_.clear();
-  float tokens = 0.0f;  // expected of the step
-  int sequences = 0;
   for (BatchSlice& run : runs) {
-    sequences += run.rows > 0 ? 1 : 0;
-    tokens += static_cast<float>(run.rows);
     if (run.is_decoding && run.rows == run.wanted && run.drafts->begin_drafts(run.rows)) {
       drafting_.push_back(&run);
     }
   }
-  float time = options_.cost.of(rows, sequences);
+  float time = options_.cost.of(static_cast<int>(tokens), decoding);
   const auto less_likely = [](const BatchSlice* a, const BatchSlice* b) {
     return a->drafts->draft_probability() < b->drafts->draft_probability();
   };
@@ -295,7 +326,8 @@ void RowPlanner::grant_drafts(std::vector<BatchSlice>& runs) {
     const auto likeliest = std::ranges::max_element(drafting_, less_likely);
     BatchSlice& run = **likeliest;
     const float probability = run.drafts->draft_probability();
-    const float more_time = options_.cost.of(rows + 1, sequences) - time;
+    const float more_time =
+        options_.cost.of(rows + 1, sequences) - options_.cost.of(rows, sequences);
     // A draft is worth it if it yields as many tokens for its time as the step does without it.
     if (!options_.drafts_always && probability * time <= more_time * tokens) return;
     if (!run.drafts->take_draft()) drafting_.erase(likeliest);
@@ -303,6 +335,7 @@ void RowPlanner::grant_drafts(std::vector<BatchSlice>& runs) {
     ++rows;
     tokens += probability;
     time += more_time;
+    of_others_ += more_time;
   }
 }
 

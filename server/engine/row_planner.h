@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -97,9 +98,10 @@ class Sequence;
 // Consecutive rows of one sequence in a step.
 struct BatchSlice {
   SequenceGroup* request = nullptr;
-  const void* caller = nullptr;  // whose it is: callers share rows for prompts
+  const void* caller = nullptr;  // whose it is
   Sequence* sample = nullptr;
   DraftSource* drafts = nullptr;  // the sample's
+  std::int64_t read = 0;          // tokens that its sample has had read so far
   int wanted = 0;                 // rows it could use
   bool is_decoding = false;       // has a row in every step; reading a prompt waits for a share
   bool samples_next = false;      // its next row's output is sampled: its client waits for it
@@ -111,9 +113,12 @@ struct BatchSlice {
 // Knows nothing of models and requests but what a BatchSlice says. Used by one thread at a time.
 class RowPlanner {
  public:
+  // The speed that answers keep while prompts are read.
+  static constexpr float kSpeedKept = 0.7f;
+
   struct Options {
     int max_rows = 64;           // of a step, where a client waits for one
-    int prefill_rows = 32;       // among them, for prompts
+    int prefill_rows = 32;       // among them, for prompts; 0: as many as keep kSpeedKept
     int prompt_rows = 0;         // of a step for which no client waits; 0: max_rows
     int draft_rows = 0;          // of a step that has drafts, those included; 0: no drafts
     bool drafts_always = false;  // however unlikely they are to be right
@@ -121,39 +126,56 @@ class RowPlanner {
   };
 
   explicit RowPlanner(const Options& options);
-  void set_cost(const StepCost& cost) { options_.cost = cost; }
+  void set_cost(const StepCost& cost);
 
   // Sets `rows` of each run. REQUIRES: not more than max_rows runs decode, and each wants a row.
   //
-  // Every run that decodes has its row. Prompts, and runs of given tokens, share the rest of the
-  // step, of which prefill_rows at most when a client waits for a row to be sampled, and as many
-  // at least when none does: callers equally, and those of a caller its share; each step another
-  // one comes first. DraftTokens of what the samples will draw take rows that are left, the most
-  // likely first, as long as they are worth it.
+  // Every run that decodes has its row. Prompts, and runs of given tokens, have the rest of the
+  // step: as many as at least prompt_rows when no client waits for a row to be sampled, else
+  // prefill_rows, or, where that is 0, as many as the step has time for. A row that it has no time
+  // for waits until the time that steps leave adds up to it.
+  //
+  // The prompt that has had fewest tokens read goes first. Of each kTurns rows one goes to each of
+  // the kWaiting others that have waited longest, one of each caller before a second one of any; a
+  // prompt that wants fewer leaves its rows to the others.
+  //
+  // DraftTokens of what the samples will draw take rows that are left, the most likely first, as
+  // long as they are worth it to a step without prompts.
   void plan(std::vector<BatchSlice>& runs);
+  // Learns how long the step took that was planned last, and from it how long rows take now: those
+  // of prompts longer the longer the prompt, where the model attends to all of it. 0: not measured.
+  void learn(float seconds);
 
  private:
-  // Hungry runs of one caller.
-  struct Group {
-    const void* caller = nullptr;
-    std::size_t first = 0;  // in hungry_
-    std::size_t size = 0;
-  };
+  static constexpr std::size_t kTurns = 8;
+  static constexpr std::size_t kWaiting = 4;
 
   void grant_rows(std::vector<BatchSlice>& runs);
-  // Puts the hungry runs of each caller side by side, and those first that come first this time.
-  void group_hungry();
-  // Grants runs of a caller about as many rows each; returns how many it is left with.
-  int grant(Group& group, int rows);
+  // The time that prompts may take of this step beside answers, in units of the cost.
+  float time_beside();
+  // Sorts hungry_, and finds those that wait.
+  void order_hungry();
+  // Grants prompts at most `rows`, as long as these take no more than `time`.
+  void share_rows(int rows, int decoding, float time);
   void grant_drafts(std::vector<BatchSlice>& runs);
 
   Options options_;
-  std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
+  std::size_t turn_ = 0;  // of the next row of a prompt
+  float spare_ = 0.0f;    // time that steps had left for prompts
+
+  // Learned: seconds of a unit of the cost (0: nothing yet), and how much longer a row of a prompt
+  // takes than the cost says.
+  float unit_ = 0.0f;
+  float factor_ = 1.0f;
+  std::uint32_t steps_beside_ = 0;  // with prompts and answers
+
+  // Time of the current step, in units of the cost: of rows for prompts, and of all others.
+  float of_prompts_ = 0.0f;
+  float of_others_ = 0.0f;
 
   // Lists of the current step.
-  std::vector<BatchSlice*> hungry_;  // could use more rows
-  std::vector<BatchSlice*> grouped_;
-  std::vector<Group> groups_;
+  std::vector<BatchSlice*> hungry_;    // could use more rows: which goes first comes first
+  std::vector<BatchSlice*> waiting_;   // others that have turns, at most kWaiting
   std::vector<BatchSlice*> drafting_;  // have a draft in hand
 };
 

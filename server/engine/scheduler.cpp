@@ -49,7 +49,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   check_option("workers", options.workers, 0);
   check_option("max_batch_rows", options.max_batch_rows, 1);
   check_option("max_queued_requests", options.max_queued_requests, 1);
-  check_option("prefill_rows_per_step", options.prefill_rows_per_step, 1);
+  check_option("prefill_rows_per_step", options.prefill_rows_per_step, 0);
   check_option("speculation_rows", options.speculation_rows, 1);
   check_option("step_threads", options.step_threads, 0);
   check_option("mask_budget", options.mask_budget == 0 ? 0 : 1, 1);

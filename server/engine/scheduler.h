@@ -37,8 +37,9 @@ inline bool is_large(const Transformer& model) {
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
 // when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
 // all requests of a worker, so that it never stalls the decoding of others; where there are none,
-// of prompt_rows_per_step. Runs of given tokens are read like prompts. Cancellation, deadline and a
-// full outbox free the row within one step.
+// of prompt_rows_per_step. Of several prompts the one that has had fewest tokens read goes first,
+// and those that wait have a share (RowPlanner). Runs of given tokens are read like prompts.
+// Cancellation, deadline and a full outbox free the row within one step.
 //
 // Callers take turns (RequestQueue); of each, requests are admitted first come, first served, each
 // when as many rows of one worker are free as it has samples; for one that fits nowhere the
@@ -59,7 +60,9 @@ class Scheduler {
     int max_queued_requests = 1024;  // accepted but not yet in a batch; one more is refused
     // Bytes held by waiting requests, their messages included; one request always may wait.
     std::size_t max_queued_bytes = std::size_t{256} << 20;
-    int prefill_rows_per_step = 32;  // prompt rows among them while others decode
+    // Prompt rows among them while others decode; 0: as many as leave these RowPlanner::kSpeedKept
+    // of their speed, by `cost` and the time that steps take.
+    int prefill_rows_per_step = 32;
     // Rows of a step that reads prompts while no request decodes; 0: max_batch_rows.
     int prompt_rows_per_step = 0;
     // Most rows of a step that has drafts, if more than both.
@@ -96,7 +99,7 @@ class Scheduler {
   // The clock outlives the scheduler, and so does `prefixes`, which forgets the model with it
   // (null: every prompt is read from its beginning). Throws std::invalid_argument for options that
   // make no sense, std::system_error when the system has no more threads. cost: what a step takes,
-  // for kAuto; nothing: it is assumed.
+  // for kAuto and prompts beside answers; nothing: it is assumed.
   Scheduler(std::shared_ptr<const Transformer> model, const Options& options, const Clock& clock,
             PrefixCache* prefixes = nullptr, const std::optional<StepCost>& cost = {});
   ~Scheduler();  // stop()
@@ -119,8 +122,8 @@ class Scheduler {
   // step.
   void note_adapter_end();
 
-  // Draft tokens are weighed by this cost from the next steps on. Thread-safe. REQUIRES: called
-  // at most once.
+  // Draft tokens and prompts are weighed by this cost from the next steps on. Thread-safe.
+  // REQUIRES: called at most once.
   void set_step_cost(const StepCost& cost);
 
   // An adapter of the model is unloaded: what prompts have left that were read with it goes.

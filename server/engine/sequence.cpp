@@ -196,6 +196,7 @@ void Sequence::begin_first(StepContext& step) {
 void Sequence::fork(const Sequence& first) {
   drafts_.fork(first.drafts_);
   num_tokens_ = first.num_tokens_;
+  read_ = first.read_;
   cached_ = first.cached_;
   skipped_ = first.skipped_;
   recent_ = first.recent_;
@@ -448,7 +449,9 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
       output = outputs.next();
       if (!drawn_ahead_ && !all_finite(output)) return false;
     }
-    place(decide(position, output, step), output, step);
+    const Placed placed = decide(position, output, step);
+    if (placed.source != TokenSource::kSampled) ++read_;
+    place(placed, output, step);
     if (is_read || !output.empty()) {
       drafts_.follow(position, *sequence_->pending, is_read, step.draft_plan);
     }

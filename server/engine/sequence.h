@@ -165,6 +165,8 @@ class Sequence final : public DraftSource {
   int rows_wanted(int limit) const;
   // Rows until the prompt is read, at most `limit`.
   int prompt_rows_wanted(int limit) const;
+  // Tokens that were fed as they were known, past and given ones included.
+  std::int64_t num_read() const { return read_; }
   // True if the next row's output is sampled: the client waits for this row.
   bool samples_next() const { return !known(sequence_->next_position()); }
 
@@ -293,6 +295,7 @@ class Sequence final : public DraftSource {
   const std::uint64_t seed_;
 
   std::int64_t num_tokens_;               // of the sequence: the state may have fewer
+  std::int64_t read_ = 0;                 // see num_read()
   std::int64_t cached_ = 0;               // of the prompt
   std::int64_t skipped_ = 0;              // of the prompt, in a window
   std::optional<std::int64_t> skip_end_;  // up to there they are to be; none: they are

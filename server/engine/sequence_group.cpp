@@ -299,6 +299,7 @@ void SequenceGroup::propose(int max_rows, std::vector<BatchSlice>& runs) {
     run.caller = turn_.caller();
     run.sample = &sample;
     run.drafts = &sample;
+    run.read = sample.num_read();
     run.is_decoding = forked_;
     run.samples_next = sample.samples_next();
     run.wanted = shares_prompt ? sample.prompt_rows_wanted(max_rows) : sample.rows_wanted(max_rows);

@@ -2,6 +2,7 @@
 #include "server/engine/worker.h"
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <utility>
 
@@ -246,6 +247,7 @@ void Worker::end_model() {
   observe(WorkPart::kProducts, StepPart::kProducts);
   observe(WorkPart::kAttention, StepPart::kAttention);
   observe(WorkPart::kOther, StepPart::kOther);
+  planner_.learn(std::chrono::duration<float>(all).count());
   if (sharing_) sharing_->end(all);
   part_begun_ = clock_.now();
 }

@@ -51,7 +51,7 @@ class Worker {
   struct Options {
     int index = 0;  // of the queue's workers
     int max_rows = 64;
-    int prefill_rows = 32;  // beside rows that clients wait for
+    int prefill_rows = 32;  // beside rows that clients wait for; 0: by the cost of the step
     int prompt_rows = 0;    // of a step without such rows; 0: max_rows
     int most_rows = 64;     // of any step, drafts included; at least those above
     bool drafts = false;    // as Scheduler::Options::speculation says

@@ -269,9 +269,12 @@ auto with_team(const Scheduler::Options& scheduling, const Work& work) {
   return work(&team);
 }
 
-// True if drafts are chosen by the cost of a step, which is not measured for small models.
-bool drafts_by_cost(const Transformer& transformer, const Scheduler::Options& scheduling) {
-  return scheduling.speculation == Speculation::kAuto && !transformer.recomputes() &&
+// True if drafts or rows for prompts are chosen by the cost of a step, which is not measured for
+// small models.
+bool uses_cost(const Transformer& transformer, const Scheduler::Options& scheduling) {
+  const bool is_asked =
+      scheduling.speculation == Speculation::kAuto || scheduling.prefill_rows_per_step == 0;
+  return is_asked && !transformer.recomputes() &&
          transformer.num_parameters() >= kLeastMeasuredParameters;
 }
 
@@ -475,7 +478,7 @@ void measure_later(const std::string& name, const Transformer& transformer, cons
                    Scheduler& scheduler, const std::stop_token& stop) {
   constexpr std::chrono::minutes kLongest{1};
   const Scheduler::Options& scheduling = scheduler.options();
-  if (!drafts_by_cost(transformer, scheduling)) return;
+  if (!uses_cost(transformer, scheduling)) return;
   try {
     const auto measure = [&](const std::function<bool()>& ends) {
       return measure_cost(transformer, scheduling, clock, ends);
@@ -709,7 +712,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   scheduling.prompt_rows_per_step = prompts.rows;
   spdlog::info("model {}: prompts are read with {}", source.name, prompts.to_text());
   std::optional<StepCost> cost;
-  if (measures && drafts_by_cost(*transformer, scheduling)) {
+  if (measures && uses_cost(*transformer, scheduling)) {
     cost = measure_cost(*transformer, scheduling, clock_);
     log_cost(source.name, *cost);
   }

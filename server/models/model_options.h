@@ -87,7 +87,7 @@ struct ModelOptions {
   KernelChoice kernels = KernelChoice::kAuto;  // of the process: choose_kernels()
   std::optional<AttentionSpec> attention;      // of every model, in place of its own
   // The scheduling of each model. max_batch_rows 0: batch_rows_for() of the model.
-  Scheduler::Options scheduling{.max_batch_rows = 0};
+  Scheduler::Options scheduling{.max_batch_rows = 0, .prefill_rows_per_step = 0};
   RequestLimits limits;
   // The time for running calls to end when their model or the server goes; then they are ended.
   std::chrono::milliseconds drain_timeout_ms{30'000};

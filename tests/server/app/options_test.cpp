@@ -442,9 +442,14 @@ TEST_CASE("certificates are given the role admin in mutual TLS, where no tokens 
   CHECK_THAT(refusal(flags), Catch::Contains("--admin-certificate") && Catch::Contains("tokens"));
 }
 
-TEST_CASE("fewer batch rows bring the default prompt rows down") {
-  CHECK(parse({"--model", "m", "--max-batch-rows", "4"}).models.scheduling.prefill_rows_per_step ==
-        4);
+TEST_CASE("rows of prompts beside answers follow from the cost, or are given") {
+  const auto rows = [](std::vector<const char*> flags) {
+    flags.insert(flags.begin(), {"--model", "m", "--max-batch-rows", "8"});
+    return parse(flags).models.scheduling.prefill_rows_per_step;
+  };
+  CHECK(rows({}) == 0);
+  CHECK(rows({"--prefill-rows", "auto"}) == 0);
+  CHECK(rows({"--prefill-rows", "8"}) == 8);
 }
 
 TEST_CASE("sizes and durations have units") {
