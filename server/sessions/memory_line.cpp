@@ -2,8 +2,9 @@
 #include "server/sessions/memory_line.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
+
+#include "server/core/threads.h"
 
 namespace lintel {
 
@@ -41,7 +42,8 @@ void MemoryLine::on_room() noexcept {
       in_round_ = std::exchange(more_room_, false);
       if (!in_round_) return;
     }
-    grant_what_fits();
+    // Without memory the next release tries again.
+    catch_exceptions([this] { grant_what_fits(); }, [] {});
   }
 }
 
@@ -54,28 +56,43 @@ MemoryLine::Callers::iterator MemoryLine::next_caller() {
   return next;
 }
 
-void MemoryLine::grant_what_fits() noexcept {
+void MemoryLine::grant_what_fits() {
+  hold_up_none();
+  while (true) {
+    const Refused refused = grant_in_turn();
+    if (refused.error == SessionError::kNone) return;
+    if (make_room_(refused.error, refused.owner)) continue;
+    if (refused.error != SessionError::kOwnerOutOfMemory) return;
+    hold_up(refused.owner);
+  }
+}
+
+void MemoryLine::hold_up_none() {
   MutexLock lock(mutex_);
   for (auto& [name, caller] : callers_) caller.is_held_up = false;
+}
+
+void MemoryLine::hold_up(const Owner& owner) {
+  MutexLock lock(mutex_);
+  for (auto& [name, caller] : callers_) {
+    if (caller.waiting.front()->owner_ == owner) caller.is_held_up = true;
+  }
+}
+
+MemoryLine::Refused MemoryLine::grant_in_turn() {
+  MutexLock lock(mutex_);
   for (auto next = next_caller(); next != callers_.end(); next = next_caller()) {
     Ticket& first = *next->second.waiting.front();
-    try {
-      SessionMemory::Result reserved = reserve_(first.owner_, first.bytes_);
-      if (reserved.refusal.error == SessionError::kOwnerOutOfMemory) {
-        next->second.is_held_up = true;
-        continue;
-      }
-      if (reserved.refusal) return;
-      first.memory_.emplace(std::move(reserved.reservation));
-    } catch (const std::bad_alloc&) {  // the next release tries again
-      return;
-    }
+    SessionMemory::Result reserved = reserve_(first.owner_, first.bytes_);
+    if (reserved.refusal) return {reserved.refusal.error, first.owner_};
+    first.memory_.emplace(std::move(reserved.reservation));
     waited_.observe(clock_.now() - first.joined_);
     next->second.last_turn = ++last_turn_;
     take_out(first);
     first.is_granted_.store(true);
     first.waiter_->on_memory();
   }
+  return {};
 }
 
 void MemoryLine::take_out(Ticket& ticket) {

@@ -73,9 +73,14 @@ class MemoryLine final : public CapacityListener {
     HistogramSnapshot waited;  // seconds, of calls that got their memory
   };
 
-  // reserve(owner, bytes): admits memory, or refuses. The clock outlives the line.
+  // reserve(owner, bytes): admits memory, or refuses; called with the line's mutex held.
   using Reserve = std::function<SessionMemory::Result(const Owner&, std::size_t bytes)>;
-  MemoryLine(Reserve reserve, const Clock& clock) : reserve_(std::move(reserve)), clock_(clock) {}
+  // make_room(refused, owner): frees something unused for a call that was refused so.
+  // Returns false if there is nothing. Called without a mutex: releases notify others.
+  using MakeRoom = std::function<bool(SessionError refused, const Owner&)>;
+  // The clock outlives the line.
+  MemoryLine(Reserve reserve, MakeRoom make_room, const Clock& clock)
+      : reserve_(std::move(reserve)), make_room_(std::move(make_room)), clock_(clock) {}
 
   // Puts a ticket into the line; its memory may be there when this returns. The waiter outlives the
   // ticket. REQUIRES: once for each ticket; the bytes fit into all memory of the owner; the caller
@@ -97,13 +102,25 @@ class MemoryLine final : public CapacityListener {
   };
   using Callers = std::map<std::string, Caller>;
 
-  void grant_what_fits() noexcept EXCLUDES(mutex_);
+  // A call that was refused: it holds up the line, or the other calls of its owner.
+  struct Refused {
+    SessionError error = SessionError::kNone;
+    Owner owner;
+  };
+
+  void grant_what_fits() EXCLUDES(mutex_);
+  // Grants memory in turn until a call is refused, or none is left that is not held up.
+  Refused grant_in_turn() EXCLUDES(mutex_);
+  // Lets callers pass those whose next call is the owner's, until the round ends.
+  void hold_up(const Owner& owner) EXCLUDES(mutex_);
+  void hold_up_none() EXCLUDES(mutex_);
   Callers::iterator next_caller() REQUIRES(mutex_);
   // Removes the ticket from its caller's, and the caller with its last one.
   void take_out(Ticket& ticket) REQUIRES(mutex_);
   void leave(Ticket& ticket) noexcept EXCLUDES(mutex_);
 
   const Reserve reserve_;
+  const MakeRoom make_room_;
   const Clock& clock_;
   std::atomic<std::size_t> size_{0};
 

@@ -168,7 +168,8 @@ SessionManager::SessionManager(const Options& options, const Clock& clock)
            .bytes_per_owner = options.bytes_per_owner,
            .places_per_owner = options.max_sessions_per_owner}),
       line_([this](const Owner& owner,
-                   std::size_t bytes) { return reserve(owner, bytes, /*takes_place=*/false); },
+                   std::size_t bytes) { return memory_.reserve(owner, bytes, false); },
+            [this](SessionError refused, const Owner& owner) { return make_room(refused, owner); },
             clock) {
   memory_.notify_first(&line_);
 }
@@ -249,12 +250,15 @@ std::optional<SessionOptions> SessionManager::made_as(const std::string& id,
 }
 
 void SessionManager::set_stored(const std::string& id, const Owner& owner) {
-  MutexLock lock(mutex_);
-  const std::shared_ptr<SessionRecord> record = find(id, owner);
-  if (record == nullptr || record->stored) return;
-  if (!record->busy) end_idle(*record);
-  record->stored = true;
-  if (!record->busy) begin_idle(*record);
+  {
+    MutexLock lock(mutex_);
+    const std::shared_ptr<SessionRecord> record = find(id, owner);
+    if (record == nullptr || record->stored) return;
+    if (!record->busy) end_idle(*record);
+    record->stored = true;
+    if (!record->busy) begin_idle(*record);
+  }
+  line_.on_room();  // it may make room now
 }
 
 std::vector<SessionManager::Named> SessionManager::idle_stored(const Transformer* model) const {
@@ -357,8 +361,11 @@ SessionPin SessionManager::pin(const std::string& id, const Owner& owner) {
 }
 
 void SessionManager::unpin(SessionRecord& record) noexcept {
-  MutexLock lock(mutex_);
-  --record.pins;
+  {
+    MutexLock lock(mutex_);
+    if (--record.pins > 0) return;
+  }
+  line_.on_room();  // it may make room now
 }
 
 bool SessionManager::is_current(const SessionRecord& record) const {

@@ -123,6 +123,31 @@ TEST_CASE("requests that wait for memory count in the queue") {
   small.stop();
 }
 
+TEST_CASE("a session that may leave memory makes room for a call that waits") {
+  struct Waiter final : MemoryWaiter {
+    void on_memory() noexcept override {}
+  };
+  const std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens);
+  ManualClock clock;
+  SessionManager store(
+      {.session_memory_bytes = SessionManager::session_bytes(*model, {.max_tokens = 30}),
+       .max_queue_wait = minutes(10)},
+      clock);
+  const std::string id = store.create("tiny", model, {.max_tokens = 30}).info.id;
+  Waiter waiter;
+  SessionLease lease = store.lease_one_shot("tiny", model, 30, 1, {}, 0, nullptr, true).lease;
+  lease.wait_for_memory("caller", waiter);
+  CHECK(lease.waits_for_memory());
+  SECTION("once it is stored") { store.set_stored(id, {}); }
+  SECTION("once no call looks at it") {
+    const SessionPin pin = store.pin(id);
+    store.set_stored(id, {});
+    CHECK(lease.waits_for_memory());
+  }
+  CHECK_FALSE(lease.waits_for_memory());
+  CHECK_FALSE(store.get(id));
+}
+
 TEST_CASE("a session never waits for memory") {
   const std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens);
   ManualClock clock;

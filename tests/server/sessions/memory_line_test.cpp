@@ -62,9 +62,15 @@ struct LineFixture {
   MemoryLine line{[this](const Owner& owner, std::size_t bytes) {
                     return memory.reserve(owner, bytes, /*takes_place=*/false);
                   },
+                  [this](SessionError, const Owner&) {
+                    if (idle.empty()) return false;
+                    idle.pop_back();
+                    return true;
+                  },
                   clock};
   CountingWaiter waiter;
   std::vector<std::unique_ptr<SessionMemory::Reservation>> held;
+  std::vector<std::unique_ptr<SessionMemory::Reservation>> idle;  // make room for calls
   std::vector<std::unique_ptr<Call>> calls;
 };
 
@@ -124,6 +130,26 @@ TEST_CASE("a call that leaves the line makes way for those after it") {
   f.calls.erase(f.calls.begin());
   CHECK(small.ticket.is_granted());
   CHECK(f.line.size() == 0);
+}
+
+TEST_CASE("room that is made for a call may be used at once by one that joins the line") {
+  struct Joiner final : CapacityListener {
+    explicit Joiner(LineFixture& fixture) : f(fixture) {}
+    void on_room() noexcept override {
+      if (call == nullptr) call = &f.join("b", 1, 10);
+    }
+    LineFixture& f;
+    const LineFixture::Call* call = nullptr;
+  };
+  LineFixture f;
+  f.idle.push_back(std::make_unique<SessionMemory::Reservation>(f.memory.take("other", 100)));
+  const auto joiner = std::make_shared<Joiner>(f);
+  f.memory.waiting_room().join(joiner);
+  const LineFixture::Call& first = f.join("a", 1, 60);
+  CHECK(first.ticket.is_granted());
+  REQUIRE(joiner->call != nullptr);
+  CHECK(joiner->call->ticket.is_granted());
+  CHECK(f.memory.bytes_in_use() == 70);
 }
 
 TEST_CASE("a line counts the calls that wait, and the time of those that got memory") {
