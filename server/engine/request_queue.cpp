@@ -39,7 +39,8 @@ RequestQueue::Push RequestQueue::push(std::unique_ptr<SequenceGroup>& request) {
   Requests node(1);  // what memory it takes is asked for before anything is changed
   {
     MutexLock lock(mutex_);
-    if (closed_) return Push::kClosed;
+    const bool is_held = request->waits_for_memory();
+    if (closed_ || (is_held && drops_held_.load())) return Push::kClosed;
     if (size_.load() >= capacity_) return Push::kFull;
     const std::size_t bytes = request->held_bytes();
     if (size_.load() > 0 && bytes > capacity_bytes_ - std::min(queued_bytes_, capacity_bytes_)) {
@@ -50,7 +51,6 @@ RequestQueue::Push RequestQueue::push(std::unique_ptr<SequenceGroup>& request) {
     turn.queue_ = this;
     turn.caller_ = &caller;
     ++caller.requests;
-    const bool is_held = request->waits_for_memory();
     if (!is_held) waiting_rows_ += request->slots();
     queued_bytes_ += bytes;
     next_deadline_.store(std::min(next_deadline_.load(), ticks(request->deadline())));
@@ -261,10 +261,11 @@ void RequestQueue::leave(CallerTurn& turn) noexcept {
 }
 
 int RequestQueue::move_lost(Requests& line, TimePoint now, Requests& lost) {
+  const bool drops_held = drops_held_.load();
   int rows = 0;
   for (auto it = line.begin(); it != line.end();) {
     const auto next = std::next(it);
-    if ((*it)->lost(now)) {
+    if ((*it)->lost(now) || (drops_held && (*it)->waits_for_memory())) {
       rows += (*it)->slots();
       lost.splice(lost.end(), line, it);
     }
@@ -275,6 +276,15 @@ int RequestQueue::move_lost(Requests& line, TimePoint now, Requests& lost) {
 
 void RequestQueue::on_memory() noexcept {
   may_hold_granted_.store(true);
+  wake();
+}
+
+void RequestQueue::drop_held() {
+  {
+    MutexLock lock(mutex_);
+    drops_held_.store(true);
+    may_hold_cancelled_.store(true);
+  }
   wake();
 }
 

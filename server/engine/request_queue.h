@@ -110,6 +110,9 @@ class RequestQueue final : public MemoryWaiter {
   std::size_t size() const { return size_.load(); }
   // Some of those that wait for memory have got it.
   void on_memory() noexcept override;
+  // Those that wait for memory get none: take_lost() has them, and no more are accepted.
+  void drop_held();
+  bool drops_held() const { return drops_held_.load(); }
   bool has_waiting() const { return num_waiting_.load() > 0; }
   // The number of callers that have requests that have not gone.
   std::size_t num_callers() const { return num_callers_.load(); }
@@ -185,6 +188,7 @@ class RequestQueue final : public MemoryWaiter {
   std::atomic<std::int64_t> next_deadline_;  // ticks of TimePoint
   std::atomic<bool> may_hold_cancelled_{false};
   std::atomic<bool> may_hold_granted_{false};
+  std::atomic<bool> drops_held_{false};
   std::atomic<std::uint64_t> wakes_{0};
   std::vector<std::atomic<int>> running_rows_;  // of each worker
 

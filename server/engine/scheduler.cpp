@@ -160,6 +160,8 @@ void Scheduler::forget_gone_adapters() {
 
 CapacityListeners& Scheduler::waiting_room() { return queue_->waiting_room(); }
 
+void Scheduler::end_memory_waits() { queue_->drop_held(); }
+
 void Scheduler::begin_drain() { queue_->close(); }
 
 bool Scheduler::draining() const { return queue_->closed(); }

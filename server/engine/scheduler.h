@@ -132,6 +132,9 @@ class Scheduler {
   // Notified when a place in the queue may be free, and when no request is taken any more.
   CapacityListeners& waiting_room();
 
+  // The model goes: requests that wait for memory end with kShutdown within one step, and more of
+  // them are refused with kDraining; those that have memory continue. Returns at once.
+  void end_memory_waits();
   // New requests are refused; running ones continue. Returns at once.
   void begin_drain();
   bool draining() const;

@@ -490,6 +490,7 @@ void ModelManager::drain(const std::vector<SharedModel>& models,
   const TimePoint give_up = std::chrono::steady_clock::now() + options_.drain_timeout_ms;
   for (const SharedModel& model : models) {
     const std::size_t sessions = store_.close_sessions(*model->transformer);
+    model->scheduler->end_memory_waits();     // others may hold the memory for any time
     model->scheduler->waiting_room().tell();  // waiting calls learn that it is retired
     spdlog::info("model {} version {} takes no more requests; {} sessions are closed", model->name,
                  model->version, sessions);

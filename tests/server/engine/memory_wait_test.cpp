@@ -107,6 +107,26 @@ TEST_CASE("a scheduler that stops ends what waits for memory, and drains it befo
   CHECK(f.core.store.bytes_in_use() == 0);
 }
 
+TEST_CASE("requests of a model that goes wait no longer for memory, and what has some continues") {
+  WaitingCore f;
+  const Core::Call first = f.submit(tokens_request(4, 20));
+  const Core::Call second = f.submit(tokens_request(4, 20));
+  f.core.scheduler.end_memory_waits();
+  const Core::Call third = f.submit(tokens_request(4, 20));
+  CHECK(third.error == Scheduler::SubmitError::kDraining);
+  f.core.scheduler.run_one_step();
+  CHECK(second.sink->outcome == RequestOutcome::kShutdown);
+  CHECK(second.sink->result().reason == FinishReason::kCancelled);
+  CHECK(f.core.store.waiting().waiting == 0);
+  CHECK_FALSE(first.sink->finished());
+  f.core.run();
+  CHECK(first.sink->outcome == RequestOutcome::kDone);
+  const Core::Call fourth = f.submit(tokens_request(4, 20));  // it need not wait
+  CHECK(fourth.error == Scheduler::SubmitError::kNone);
+  f.core.run();
+  CHECK(fourth.sink->outcome == RequestOutcome::kDone);
+}
+
 TEST_CASE("requests that wait for memory count in the queue") {
   WaitingCore f;
   Scheduler small(f.model, {.workers = 0, .max_queued_requests = 2}, f.core.clock);

@@ -67,6 +67,32 @@ TEST_CASE("a model of the repository is loaded, serves and is unloaded while ano
   CHECK(f.tokens("second") != before);
 }
 
+TEST_CASE("an unloaded model is not kept by a call that waits for memory") {
+  RepositoryServer f([](ServerOptions& options) {
+    options.sessions.session_memory_bytes = std::size_t{1} << 20;
+    options.sessions.max_queue_wait = std::chrono::minutes(10);
+  });
+  f.write("second");
+  REQUIRE(f.load("second").ok());
+  SessionManager& store = f.server->server().store();
+  const std::shared_ptr<const Transformer> other = tiny_models({"tokens"}).at("tokens");
+  std::vector<SessionLease> held;
+  while (SessionLease lease = store.lease_one_shot("other", other, 1, 1).lease) {
+    held.push_back(std::move(lease));
+  }
+  grpc::ClientContext context;
+  const auto reader = f.server->generation->Generate(&context, request_for("second", {1}, 1));
+  REQUIRE(eventually([&] { return store.waiting().waiting == 1; }));
+  CHECK(f.unload("second").ok());  // before the drain timeout of 10 minutes
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+  }
+  const grpc::Status ended = reader->Finish();
+  CHECK(ended.error_code() == Code::UNAVAILABLE);
+  CHECK_THAT(ended.error_message(), Contains("was unloaded"));
+  CHECK(store.waiting().waiting == 0);
+}
+
 TEST_CASE("reloading a model serves with the old one until the new one is ready") {
   RepositoryServer f;
   f.write("second/1", TinyModel::kTokens, 5);
