@@ -109,7 +109,10 @@ grpc::Status never_fits(const SessionRefusal& refusal, const SessionManager::Opt
   const bool is_identitys =
       store.bytes_per_owner != 0 && store.bytes_per_owner < store.session_memory_bytes;
   const std::string flag = is_identitys ? "--identity-memory" : "--session-memory";
-  text += ": ask for fewer tokens (max_tokens), raise " + flag + " or choose a smaller --kv-type";
+  const bool fits_none = refusal.expected > 0 && refusal.highest == 0;
+  text += fits_none ? ", and for no number of tokens: ask for fewer samples or checkpoints"
+                    : ": ask for fewer tokens (max_tokens)";
+  text += ", raise " + flag + " or choose a smaller --kv-type";
   return failed_precondition("SESSION_MEMORY", "session", text);
 }
 

@@ -265,6 +265,7 @@ TEST_CASE("a call whose state would never fit is refused with both figures and n
   CHECK_THAT(refused.error_message(), Catch::Contains(std::to_string(4 * bytes)) &&
                                           Catch::Contains(std::to_string(3 * bytes + 1)) &&
                                           Catch::Contains("for 6 tokens") &&
+                                          Catch::Contains("ask for fewer samples") &&
                                           Catch::Contains("--session-memory"));
   const auto details = detail_of<google::rpc::PreconditionFailure>(refused);
   REQUIRE(details);

@@ -908,7 +908,7 @@ TEST_CASE("responses: one in the background that can never be run again has fail
   const ojson failed = ojson::parse(server.ask("GET", id).body);
   CHECK(failed["status"] == "failed");
   CHECK_THAT(failed["error"]["message"].get<std::string>(),
-             Contains(lacks_states ? "ask for fewer tokens" : "--request-memory"));
+             Contains(lacks_states ? "--session-memory" : "--request-memory"));
 }
 
 TEST_CASE("responses: a follower of a running one is charged for its end at the start",
