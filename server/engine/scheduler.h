@@ -119,7 +119,7 @@ class Scheduler {
   void resume(const RequestHandle& handle);  // the sink has room again; idempotent
 
   // Some ServedAdapter has `ended` set: requests that use it end with kAdapterEnded within one
-  // step.
+  // step. Or `retired`: those of them that wait for memory.
   void note_adapter_end();
 
   // Draft tokens and prompts are weighed by this cost from the next steps on. Thread-safe.

@@ -851,6 +851,7 @@ void ModelManager::unload_adapter(const SharedModel& model, const std::string& n
                         model->adapters->has(name) ? "is being unloaded" : "is not loaded"));
   }
   spdlog::info("{} takes no more requests", subject(*model, name));
+  model->scheduler->note_adapter_end();  // of requests that wait for memory
   AdapterDrain drain{.model = model,
                      .name = name,
                      .give_up = std::chrono::steady_clock::now() + options_.drain_timeout_ms,

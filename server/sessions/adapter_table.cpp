@@ -50,6 +50,7 @@ bool AdapterTable::retire(std::string_view name, std::shared_ptr<Notification> u
   if (found == slots_.end() || found->second.ready == nullptr) return false;
   found->second.use->unused_bell = std::move(unused_bell);
   last = std::move(found->second.ready);
+  last->retired.store(true);
   found->second.ready = nullptr;
   return true;
 }

@@ -20,10 +20,12 @@ namespace lintel {
 
 class Adapter;  // model/lora/adapter.h
 
-// Constant after construction, but for the flag.
+// Constant after construction, but for the flags.
 struct ServedAdapter {
   std::string name;
   std::shared_ptr<const Adapter> weights;
+  // True once it is being unloaded: requests that have no memory yet end.
+  mutable std::atomic<bool> retired{false};
   // True once it was unloaded and the time for its users is over: requests end.
   mutable std::atomic<bool> ended{false};
 };

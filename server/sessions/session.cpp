@@ -214,7 +214,9 @@ Durability SessionLease::durability() const { return record_->options.durability
 const Transformer& SessionLease::transformer() const { return *record_->model; }
 const SharedAdapter& SessionLease::adapter() const { return record_->adapter; }
 bool SessionLease::adapter_ended() const {
-  return record_ != nullptr && record_->adapter != nullptr && record_->adapter->ended.load();
+  if (record_ == nullptr || record_->adapter == nullptr) return false;
+  const ServedAdapter& adapter = *record_->adapter;
+  return adapter.ended.load() || (adapter.retired.load() && waits_for_memory());
 }
 bool SessionLease::is_admitted() const { return record_->sequence.has_value(); }
 

@@ -200,7 +200,8 @@ class SessionLease {
   Durability durability() const;
   const Transformer& transformer() const;
   const SharedAdapter& adapter() const;  // computes the sequence; null: none
-  // True if its adapter was unloaded and the time for its users is over.
+  // True if its adapter was unloaded and the time for its users is over: that of those that wait
+  // for memory at once.
   bool adapter_ended() const;
   // True if it has its sequence; false for a one-shot call that waits for memory, or has just got
   // it: until admit() there is neither a state nor a page.

@@ -2,6 +2,7 @@
 // Requests that wait for memory: their turn, their end, and that they hold nothing until then.
 #include <chrono>
 #include <memory>
+#include <utility>
 
 #include "tests/server/support/harness.h"
 #include "tests/support/catch.h"
@@ -13,10 +14,10 @@ using std::chrono::minutes;
 
 // A core whose memory holds one request of 30 tokens.
 struct WaitingCore {
-  Core::Call submit(const GenerationRequest& request) {
+  Core::Call submit(const GenerationRequest& request, SharedAdapter adapter = nullptr) {
     Core::Call call{std::make_shared<RecordingSink>(request.num_samples), {}, {}};
-    auto leased = core.store.lease_one_shot("tiny", core.model, kTokens, 1, {}, 0, nullptr,
-                                            /*may_wait=*/true);
+    auto leased = core.store.lease_one_shot("tiny", core.model, kTokens, 1, {}, 0,
+                                            std::move(adapter), /*may_wait=*/true);
     REQUIRE(leased.lease);
     call.error = core.scheduler.submit(request, std::move(leased.lease), call.sink, call.handle);
     return call;
@@ -125,6 +126,22 @@ TEST_CASE("requests of a model that goes wait no longer for memory, and what has
   CHECK(fourth.error == Scheduler::SubmitError::kNone);
   f.core.run();
   CHECK(fourth.sink->outcome == RequestOutcome::kDone);
+}
+
+TEST_CASE("a request whose adapter is being unloaded waits no longer for memory") {
+  WaitingCore f;
+  const auto adapter = std::make_shared<ServedAdapter>();
+  const Core::Call first = f.submit(tokens_request(4, 20), adapter);
+  const Core::Call second = f.submit(tokens_request(4, 20), adapter);
+  const Core::Call other = f.submit(tokens_request(4, 20));
+  adapter->retired.store(true);
+  f.core.scheduler.note_adapter_end();
+  f.core.scheduler.run_one_step();
+  CHECK(second.sink->outcome == RequestOutcome::kAdapterEnded);
+  CHECK_FALSE(first.sink->finished());
+  f.core.run();
+  CHECK(first.sink->outcome == RequestOutcome::kDone);
+  CHECK(other.sink->outcome == RequestOutcome::kDone);
 }
 
 TEST_CASE("requests that wait for memory count in the queue") {
