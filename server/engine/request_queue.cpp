@@ -265,7 +265,11 @@ int RequestQueue::move_lost(Requests& line, TimePoint now, Requests& lost) {
   int rows = 0;
   for (auto it = line.begin(); it != line.end();) {
     const auto next = std::next(it);
-    if ((*it)->lost(now) || (drops_held && (*it)->waits_for_memory())) {
+    std::optional<RequestOutcome> outcome = (*it)->lost(now);
+    if (!outcome && drops_held && (*it)->waits_for_memory()) outcome = RequestOutcome::kShutdown;
+    if (outcome) {
+      // It stays lost: the end of one that it waited behind may give it memory.
+      (*it)->set_lost(*outcome);
       rows += (*it)->slots();
       lost.splice(lost.end(), line, it);
     }

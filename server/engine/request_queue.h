@@ -112,7 +112,6 @@ class RequestQueue final : public MemoryWaiter {
   void on_memory() noexcept override;
   // Those that wait for memory get none: take_lost() has them, and no more are accepted.
   void drop_held();
-  bool drops_held() const { return drops_held_.load(); }
   bool has_waiting() const { return num_waiting_.load() > 0; }
   // The number of callers that have requests that have not gone.
   std::size_t num_callers() const { return num_callers_.load(); }

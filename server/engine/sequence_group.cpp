@@ -118,6 +118,7 @@ std::optional<TimePoint> SequenceGroup::deadline() const {
 }
 
 std::optional<RequestOutcome> SequenceGroup::lost(TimePoint now) const {
+  if (lost_) return lost_;
   if (control_->cancelled.load()) return RequestOutcome::kCancelled;
   if (const auto time = deadline(); time && now >= *time) {
     // The one that came first is why it ends.

@@ -101,6 +101,8 @@ class SequenceGroup {
   // The outcome if it must end now: it was cancelled, its time is up, the time in which it could
   // get memory is, or its adapter has ended.
   std::optional<RequestOutcome> lost(TimePoint now) const;
+  // Makes it end with this outcome, though it gets its memory now.
+  void set_lost(RequestOutcome outcome) { lost_ = outcome; }
 
   // Joins a batch, for the first time or again; what needs no row happens now. Returns whether it
   // may continue at once, or begins with a pause.
@@ -216,6 +218,7 @@ class SequenceGroup {
   bool forked_ = false;    // prompt read, every sample has a sequence of its own
   bool answered_ = false;  // a new token was produced
   bool ended_ = false;
+  std::optional<RequestOutcome> lost_;
   std::optional<RequestOutcome> failure_;
 
   std::int64_t unpaid_tokens_ = 0;  // read and produced

@@ -104,10 +104,7 @@ bool Worker::end_lost(TimePoint now) {
   bool any = end_lost(active_, now);
   any |= end_lost(paused_, now);
   for (auto& request : queue_.take_lost(now)) {
-    // Memory may have come for one that the queue gave up; other reasons stay.
-    const RequestOutcome::Kind given_up =
-        queue_.drops_held() ? RequestOutcome::kShutdown : RequestOutcome::kMemory;
-    request->end(request->lost(now).value_or(given_up), now);
+    request->end(request->lost(now).value_or(RequestOutcome::kCancelled), now);
     request.reset();
     any = true;
   }

@@ -12,11 +12,15 @@ namespace {
 
 using std::chrono::minutes;
 
-// A core whose memory holds one request of 30 tokens.
+// A core whose memory holds one sample of 30 tokens, or several.
 struct WaitingCore {
+  explicit WaitingCore(std::size_t samples = 1)
+      : core(model, without_threads(),
+             {.session_memory_bytes = samples * bytes, .max_queue_wait = minutes(10)}) {}
+
   Core::Call submit(const GenerationRequest& request, SharedAdapter adapter = nullptr) {
     Core::Call call{std::make_shared<RecordingSink>(request.num_samples), {}, {}};
-    auto leased = core.store.lease_one_shot("tiny", core.model, kTokens, 1, {}, 0,
+    auto leased = core.store.lease_one_shot("tiny", core.model, kTokens, request.num_samples, {}, 0,
                                             std::move(adapter), /*may_wait=*/true);
     REQUIRE(leased.lease);
     call.error = core.scheduler.submit(request, std::move(leased.lease), call.sink, call.handle);
@@ -26,8 +30,7 @@ struct WaitingCore {
   static constexpr std::int64_t kTokens = 30;
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens);
   const std::size_t bytes = SessionManager::admitted_bytes(*model, kTokens - 1);
-  Core core{
-      model, without_threads(), {.session_memory_bytes = bytes, .max_queue_wait = minutes(10)}};
+  Core core;
 };
 
 TEST_CASE(
@@ -74,6 +77,23 @@ TEST_CASE(
   CHECK_FALSE(first.sink->finished());
   f.core.run();
   CHECK(first.sink->outcome == RequestOutcome::kDone);
+}
+
+TEST_CASE("requests whose wait for memory ends at one time end for that, also the last of them") {
+  WaitingCore f(2);
+  GenerationRequest wide = tokens_request(4, 20);
+  wide.num_samples = 2;
+  const Core::Call first = f.submit(tokens_request(4, 20));
+  const Core::Call second = f.submit(wide);
+  const Core::Call third = f.submit(tokens_request(4, 20));  // fits once the second has left
+  CHECK(f.core.store.waiting().waiting == 2);
+  f.core.clock.advance(minutes(10));
+  f.core.scheduler.run_one_step();
+  CHECK(second.sink->outcome == RequestOutcome::kMemory);
+  CHECK(third.sink->outcome == RequestOutcome::kMemory);
+  f.core.run();
+  CHECK(first.sink->outcome == RequestOutcome::kDone);
+  CHECK(f.core.store.bytes_in_use() == 0);
 }
 
 TEST_CASE(
@@ -129,15 +149,19 @@ TEST_CASE("requests of a model that goes wait no longer for memory, and what has
 }
 
 TEST_CASE("a request whose adapter is being unloaded waits no longer for memory") {
-  WaitingCore f;
+  WaitingCore f(2);
   const auto adapter = std::make_shared<ServedAdapter>();
+  GenerationRequest wide = tokens_request(4, 20);
+  wide.num_samples = 2;
   const Core::Call first = f.submit(tokens_request(4, 20), adapter);
-  const Core::Call second = f.submit(tokens_request(4, 20), adapter);
+  const Core::Call second = f.submit(wide, adapter);
+  const Core::Call third = f.submit(tokens_request(4, 20), adapter);  // fits beside the first
   const Core::Call other = f.submit(tokens_request(4, 20));
   adapter->retired.store(true);
   f.core.scheduler.note_adapter_end();
   f.core.scheduler.run_one_step();
   CHECK(second.sink->outcome == RequestOutcome::kAdapterEnded);
+  CHECK(third.sink->outcome == RequestOutcome::kAdapterEnded);
   CHECK_FALSE(first.sink->finished());
   f.core.run();
   CHECK(first.sink->outcome == RequestOutcome::kDone);
