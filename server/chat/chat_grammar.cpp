@@ -170,7 +170,11 @@ grammar::CompiledGrammar compile(const Part* format, const Part* calls, std::uin
 grpc::Status refusal_of(const grammar::GrammarError& error, const std::string& field) {
   const std::string path = error.path().starts_with('/') ? error.path() : "";
   const std::string place = path.empty() && !error.path().empty() ? error.path() + ": " : "";
-  return chat_refusal("UNSUPPORTED_SCHEMA", field + path, place + error.reason());
+  using Kind = grammar::GrammarError::Kind;
+  const char* const what = error.kind() == Kind::kUnsupported ? " is not served"
+                           : error.kind() == Kind::kMalformed ? " is not valid"
+                                                              : "";
+  return chat_refusal("UNSUPPORTED_SCHEMA", field + path, place + error.reason() + what);
 }
 
 }  // namespace

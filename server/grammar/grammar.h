@@ -32,6 +32,7 @@ class GrammarError : public std::runtime_error {
  public:
   enum class Kind {
     kUnsupported,  // a keyword or construct that is not served
+    kMalformed,    // a keyword whose value is none that it may have
     kInvalid,      // a text that is no schema, no GBNF
     kTooLarge,     // beyond a bound
     kUnmet,        // no text meets it
@@ -40,7 +41,8 @@ class GrammarError : public std::runtime_error {
   Kind kind() const { return kind_; }
   // A JSON pointer, "line 3" of GBNF, or empty.
   const std::string& path() const { return path_; }
-  // The keyword or the construct, printable: "minProperties", "format uri", "$ref loop".
+  // Printable. Of kUnsupported and kMalformed the keyword or the construct alone:
+  // "minProperties", "format uri", "$ref loop".
   const std::string& reason() const { return reason_; }
 
  private:

@@ -316,7 +316,7 @@ void SchemaReader::add_note(const JsonValue* place, const std::string& reason, b
 }
 
 void SchemaReader::refuse_form(const JsonValue* place, const std::string& reason) const {
-  throw GrammarError(GrammarError::Kind::kInvalid, path_of(place), reason);
+  throw GrammarError(GrammarError::Kind::kMalformed, path_of(place), reason);
 }
 
 void SchemaReader::read_document() {

@@ -480,7 +480,7 @@ TEST_CASE("a tool that cannot be compiled is named, also after server tools") {
   const HttpReply reply = server.send(body);
   CHECK(reply.status == 400);
   CHECK(ojson::parse(reply.body)["error"]["message"] ==
-        "tools: weather#/properties/city: contains");
+        "tools: weather#/properties/city: contains is not served");
 }
 
 TEST_CASE("a server that ends answers 529 with overloaded_error") {

@@ -1294,7 +1294,8 @@ TEST_CASE("chat: structured_outputs and tokens of a grammar bind the text") {
   const HttpReply broken = post(server.server().http_port(), "/v1/chat/completions", body.dump());
   CHECK(broken.status == 400);
   CHECK(ojson::parse(broken.body)["error"]["code"] == "unsupported_schema");
-  CHECK(ojson::parse(broken.body)["error"]["message"] == "guided_regex: pattern a)|(b");
+  CHECK(ojson::parse(broken.body)["error"]["message"] ==
+        "guided_regex: pattern a)|(b is not served");
 }
 
 TEST_CASE("chat: an error of a format names the member that was sent") {
@@ -1311,6 +1312,9 @@ TEST_CASE("chat: an error of a format names the member that was sent") {
   };
   const ojson schema = {{"properties", {{"a", {{"allOf", 3}}}}}};
   CHECK_THAT(error_of("guided_json", schema), Catch::StartsWith("guided_json"));
+  CHECK(error_of("guided_json", {{"type", "zork"}}) == "guided_json: #: type is not valid");
+  CHECK(error_of("guided_grammar", "root ::= root \"a\" | \"b\"") ==
+        "guided_grammar: left recursion of rule root is not served");
   CHECK_THAT(error_of("structured_outputs", {{"json", schema}}),
              Catch::StartsWith("structured_outputs.json"));
   CHECK_THAT(error_of("structured_outputs", {{"regex", "("}}),

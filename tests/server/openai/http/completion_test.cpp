@@ -647,7 +647,7 @@ TEST_CASE("completions: a format is refused beside what it cannot go with") {
   const json wrong = error_of({{"guided_regex", "a)|(b"}});
   CHECK(wrong["code"] == "unsupported_schema");
   CHECK(wrong["param"] == "guided_regex");
-  CHECK(wrong["message"] == "guided_regex: pattern a)|(b");
+  CHECK(wrong["message"] == "guided_regex: pattern a)|(b is not served");
   CHECK_THAT(message_of({{"structured_outputs", {{"grammar", "root ::= other"}}}}),
              Catch::StartsWith("structured_outputs.grammar: "));
   const std::string special = "root ::= <[" + std::to_string(kLlamaEnd) + "]>";

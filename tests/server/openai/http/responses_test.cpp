@@ -246,7 +246,7 @@ TEST_CASE(
     CHECK(reply.status == 400);
     const ojson error = ojson::parse(reply.body)["error"];
     CHECK(error["code"] == "unsupported_schema");
-    CHECK(error["message"] == "tools: weather#/properties/city: contains");
+    CHECK(error["message"] == "tools: weather#/properties/city: contains is not served");
   }
 }
 
