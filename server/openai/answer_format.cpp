@@ -43,7 +43,7 @@ std::string read_response_format(const Json& value, api::AnswerFormat& format,
     const Json schema = value.value("schema", Json());
     format.format = Format::kJsonObject;
     format.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
-    format.format_member = "response_format.schema";
+    if (!schema.is_null()) format.format_member = "response_format.schema";
     return pass_others(value, kAt, {"type", "schema"}, ignored);
   }
   if (type != "json_schema") return "is not of type text, json_object or json_schema";
@@ -153,10 +153,20 @@ bool is_answer_format(std::string_view name) {
   return std::ranges::find(kAnswerFormats, name) != std::end(kAnswerFormats);
 }
 
+bool has_answer_format(std::string_view name, const Json& value) {
+  if (value.is_null()) return false;
+  if (name == "response_format") {
+    return !value.is_object() || value.value("type", Json()) != "text";
+  }
+  return name == "structured_outputs" || name == "guided_choice" || value != "";
+}
+
 std::string read_answer_format(std::string_view name, const Json& value, api::AnswerFormat& format,
                                IgnoredMembers& ignored) {
-  format.format_member = name;  // readers name the part that has the text
+  const bool has_format = has_answer_format(name, value);
+  if (has_format) format.format_member = name;  // readers name the part that has the text
   if (name == "response_format") return read_response_format(value, format, ignored);
+  if (!has_format) return "";
   if (name == "structured_outputs") return read_structured_outputs(value, format, ignored);
   if (name == "guided_choice") return read_choices(value, format);
   if (name == "guided_regex") return read_regex(value, format);

@@ -18,6 +18,10 @@ inline constexpr std::string_view kAnswerFormats[] = {
 
 bool is_answer_format(std::string_view name);
 
+// The member has a format: response_format of the type text and empty texts, which front ends send
+// for fields that are not set, have none.
+bool has_answer_format(std::string_view name, const nlohmann::ordered_json& value);
+
 // Reads the member `name`, one of these. Returns the error; empty: it was read. What has no effect
 // is added to `ignored`.
 std::string read_answer_format(std::string_view name, const nlohmann::ordered_json& value,

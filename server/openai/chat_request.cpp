@@ -394,7 +394,7 @@ grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request
   std::string format;
   for (const std::string_view member : kAnswerFormats) {
     const auto found = body.find(std::string(member));
-    if (found == body.end() || found->is_null()) continue;
+    if (found == body.end() || !has_answer_format(member, *found)) continue;
     if (!format.empty()) return wrong(std::string(member), "cannot be combined with " + format);
     format = member;
   }

@@ -20,6 +20,7 @@
 #include "proto/fields/request_fields.h"
 #include "proto/fields/unserved_members.h"
 #include "server/grammar/grammar.h"
+#include "server/openai/answer_format.h"
 #include "server/openai/custom_tools.h"
 #include "server/openai/members.h"
 #include "server/openai/response_items.h"
@@ -422,7 +423,9 @@ class Reader {
   void check_form_of_text() const {
     if (!chat_.contains("response_format")) return;
     for (const char* const name : kFormatMembers) {
-      if (chat_.contains(name)) throw MemberError{name, "cannot be combined with text.format"};
+      if (has_answer_format(name, part_of(chat_, name))) {
+        throw MemberError{name, "cannot be combined with text.format"};
+      }
     }
     if (part_of(chat_, "ignore_eos") == true) {
       throw MemberError{"ignore_eos",

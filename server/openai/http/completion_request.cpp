@@ -153,7 +153,7 @@ std::pair<std::string, std::string> check_format(const Json& body,
   std::string format;
   for (const std::string_view member : kAnswerFormats) {
     const auto found = body.find(std::string(member));
-    if (found == body.end() || found->is_null()) continue;
+    if (found == body.end() || !has_answer_format(member, *found)) continue;
     if (!format.empty()) return {std::string(member), "cannot be combined with " + format};
     format = member;
   }

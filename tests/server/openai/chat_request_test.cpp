@@ -259,6 +259,7 @@ TEST_CASE("the format of an answer has the name of the member that was sent") {
         "response_format.json_schema.schema");
   CHECK(member_of("response_format", R"({"type": "json_object", "schema": {}})") ==
         "response_format.schema");
+  CHECK(member_of("response_format", R"({"type": "json_object"})") == "response_format");
   CHECK(member_of("grammar", R"("root ::= \"a\"")") == "grammar");
   CHECK(member_of("guided_grammar", R"("root ::= \"a\"")") == "guided_grammar");
   CHECK(member_of("guided_regex", R"("a")") == "guided_regex");
@@ -272,6 +273,39 @@ TEST_CASE("the format of an answer has the name of the member that was sent") {
                     ("{\"" + std::string(part) + "\": " + value + "}").c_str()) ==
           "structured_outputs." + std::string(part));
   }
+}
+
+TEST_CASE("empty texts of grammars, expressions and schemas are no format") {
+  for (const char* const member : {"grammar", "guided_grammar", "guided_regex", "guided_json"}) {
+    Json body = valid();
+    body[member] = "";
+    body["response_format"] = {{"type", "json_object"}};
+    api::ChatParams request;
+    CHECK(read(body.dump(), request).empty());
+    CHECK(request.format == api::AnswerFormat::Format::kJsonObject);
+    CHECK(request.format_member == "response_format");
+  }
+  CHECK_THAT(wrong_with("guided_choice", ""), Contains("guided_choice: is not a list of texts"));
+}
+
+TEST_CASE("response_format of the type text is no format: others may be beside it") {
+  for (const char* const member : {"grammar", "guided_regex"}) {
+    for (const bool is_first : {false, true}) {
+      Json body = valid();
+      if (is_first) body["response_format"] = {{"type", "text"}};
+      body[member] = "a";
+      if (!is_first) body["response_format"] = {{"type", "text"}};
+      api::ChatParams request;
+      CHECK(read(body.dump(), request).empty());
+      CHECK(request.format != api::AnswerFormat::Format::kText);
+      CHECK(request.format_member == member);
+    }
+  }
+  Json both = valid();
+  both["response_format"] = {{"type", "json_object"}};
+  both["guided_regex"] = "a";
+  CHECK_THAT(wrong_with(both.dump()),
+             Contains("guided_regex: cannot be combined with response_format"));
 }
 
 TEST_CASE("enable_thinking is one of chat_template_kwargs") {

@@ -618,6 +618,8 @@ TEST_CASE(
   const json plain = server.answered(body);
   body["response_format"] = {{"type", "text"}};
   CHECK(server.answered(body)["choices"] == plain["choices"]);
+  body["guided_choice"] = {"ok"};
+  CHECK(server.answered(body)["choices"][0]["text"] == "ok");
 }
 
 TEST_CASE("completions: a format is refused beside what it cannot go with") {
