@@ -204,8 +204,9 @@ void Chat::undo() {
 
 void Chat::go_to(std::size_t turn) {
   if (turn >= turns_.size()) {
-    throw UsageError("/branch " + std::to_string(turn) + ": there are " +
-                     std::to_string(turns_.size()) + " turns, from 0 on");
+    throw UsageError("/branch " + std::to_string(turn) +
+                     (turns_.empty() ? ": there is no turn yet"
+                                     : ": the last turn is " + std::to_string(turns_.size() - 1)));
   }
   current_ = turn;
 }

@@ -263,6 +263,7 @@ TEST_CASE("in a terminal lintel chat names model, context and help, and asks onc
   chat.say("Two?");
   CHECK(chat.questions() == std::vector<std::string>{"One?", "Two?"});
   CHECK_THAT(chat.say("/help"), Catch::Contains("/set NAME [VALUE]") && Catch::Contains("/bye"));
+  CHECK_THAT(chat.say("/branch 2"), Catch::Contains("/branch 2: the last turn is 1"));
   CHECK_THAT(chat.say("/undo"), Catch::Contains("follows the answer to: One?"));
   CHECK(chat.questions() == std::vector<std::string>{"One?"});
   CHECK_THAT(chat.say("/undo"), Catch::Contains("the next question is the first"));
