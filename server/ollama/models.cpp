@@ -124,11 +124,13 @@ std::string parameters_text(const v1::Sampling& sampling) {
 ModelJson model_info(const v1::Model& model) {
   const ModelJson config = config_of(model);
   const std::string architecture = family_of(config);
-  ModelJson info = {{"general.architecture", architecture},
-                    {"general.basename", model.name()},
-                    {"general.parameter_count", model.parameters()},
-                    {architecture + ".context_length", context_length(model)},
-                    {architecture + ".vocab_size", model.vocab_size()}};
+  ModelJson info = {{"general.architecture", architecture}, {"general.basename", model.name()}};
+  const auto add_known = [&](const std::string& name, std::int64_t number) {
+    if (number > 0) info[name] = number;  // 0: the model is not loaded
+  };
+  add_known("general.parameter_count", model.parameters());
+  add_known(architecture + ".context_length", context_length(model));
+  add_known(architecture + ".vocab_size", model.vocab_size());
   const auto add = [&](const std::string& name, std::initializer_list<const char*> members) {
     const std::string ours = architecture + "." + name;
     std::vector<std::string> names(members.begin(), members.end());

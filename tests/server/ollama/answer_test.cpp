@@ -268,5 +268,16 @@ TEST_CASE("ollama models: each name once, with its details") {
   CHECK(of_gguf["qwen35.block_count"] == 4);
 }
 
+TEST_CASE("show: a model that is not loaded has no numbers of zero") {
+  v1::Model model;
+  model.set_name("m");
+  const ojson info = show_json(model, {})["model_info"];
+  CHECK(info["general.basename"] == "m");
+  for (const auto& [name, value] : info.items()) {
+    CAPTURE(name);
+    CHECK_FALSE(value.is_number());
+  }
+}
+
 }  // namespace
 }  // namespace lintel::testing
