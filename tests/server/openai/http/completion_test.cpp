@@ -618,7 +618,7 @@ TEST_CASE(
   const json plain = server.answered(body);
   body["response_format"] = {{"type", "text"}};
   CHECK(server.answered(body)["choices"] == plain["choices"]);
-  body["guided_choice"] = {"ok"};
+  body["guided_choice"] = json::array({"ok"});
   CHECK(server.answered(body)["choices"][0]["text"] == "ok");
 }
 
