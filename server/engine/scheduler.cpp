@@ -93,9 +93,9 @@ Scheduler::~Scheduler() { stop(); }
 
 void Scheduler::run_worker(Worker& worker) {
   constexpr std::chrono::milliseconds kAfterFailure{10};
-  while (!stopping_.load()) {
+  // Counted before it asks whether to stop: a stop() between the two ends the wait.
+  for (std::uint64_t wakes = queue_->wakes(); !stopping_.load(); wakes = queue_->wakes()) {
     const bool is_well = survives(ServerThread::kWorker, [&] {
-      const std::uint64_t wakes = queue_->wakes();
       if (worker.run_one_step()) return;
       const auto is_woken = [&] { return queue_->wakes() != wakes; };
       if (help_ != nullptr && help_->help(worker.index(), is_woken, clock_)) return;
