@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What LoRA adapters cost: a batch in which every sequence has one, against the same without.
+// Measures the cost of LoRA adapters: a batch of sequences with one each, against one without.
 #include <algorithm>
 #include <memory>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a model generates whole sequences, measured step by step or at some positions.
+// Measures how fast a model generates whole sequences, step by step or at some positions.
 #pragma once
 
 #include <cstddef>

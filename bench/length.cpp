@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a token costs, and what a session takes, at growing positions.
+// Measures the cost of a token and the memory of a session at growing positions.
 #include <chrono>
 #include <functional>
 #include <memory>

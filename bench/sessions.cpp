@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sessions cost: copies of them, calls about them, and what outlives the server.
+// Measures the cost of sessions: copies of them, calls about them, and what outlives the server.
 #include <algorithm>
 #include <array>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How near the server is to what the machine's arithmetic and memory allow.
+// Measures how near the server is to what the machine's arithmetic and memory allow.
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `lintel generate` prints.
+// The output of `lintel generate`.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which model a command is about, where --model does not say.
+// Chooses the model of a command where --model does not say.
 #pragma once
 
 #include <CLI/CLI.hpp>

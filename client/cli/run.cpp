@@ -207,7 +207,7 @@ std::optional<std::string> served_name(const Wanted& wanted, const std::vector<v
     if (!may_be_from(model, *path)) continue;
     if (fingerprint.empty()) fingerprint = fingerprint_of(*path, cancellation);
     if (model.fingerprint() != fingerprint) continue;
-    // Of several names the model's own.
+    // The model's own name is preferred to others.
     if (!found || model.name() == wanted.name) found = model.name();
   }
   return found;

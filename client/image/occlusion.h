@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pixels of an image are hidden, and how the others are put to the model.
+// The hidden pixels of an image, and how the others are put to the model.
 #pragma once
 
 #include <cstdint>

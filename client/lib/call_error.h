@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a failed call says: status code and the decoded google.rpc details.
+// CallError: status code and the decoded google.rpc details of a call that failed.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -94,7 +94,7 @@ class SampleCollector {
 // optional Cancellation, through which another thread ends them. A connection that fails for no
 // reason that connections fail for (see connect_failure.h) is tried once more, within the deadline.
 //
-// Of several servers a client calls the first that answers, and stays there. A call that was not
+// A client with several servers calls the first that answers, and stays there. A call that was not
 // sent moves to the next. So does, after UNAVAILABLE and before anything of it came, a call that
 // changes nothing, or leaves only what expires (a session with an unknown id). A call on a session
 // that outlives the server resumes there at the first token that was not seen (see Repeat).

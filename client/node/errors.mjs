@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a failed call says: a code, plain words, and the decoded google.rpc details.
+// Errors of calls: a code, plain words, and the decoded google.rpc details.
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an image must be for a model to complete it.
+// Checks that a model can complete an image.
 
 // Throws TypeError where `image` is not of the model's shape, and warns of one that looks inverted.
 // model: as the server describes it. hidden(i): whether the token at i is unknown.

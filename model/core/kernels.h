@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer does between its matrix products. SIMD by Highway, chosen at run time.
+// Kernels of a layer between its matrix products. SIMD by Highway, chosen at run time.
 //
 // Every function is a pure function of the values it reads: the bits of a row do not depend on how
 // many rows there are, on alignment or on the stride (promise 1). They do depend on the instruction

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sequence remembers as bytes in memory.
+// The state of a sequence as bytes in memory.
 #pragma once
 
 #include <algorithm>

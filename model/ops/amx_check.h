@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a machine's tiles compute what they are documented to.
+// Checks that a machine's tiles compute what they are documented to.
 #pragma once
 
 #include "model/ops/block_product.h"

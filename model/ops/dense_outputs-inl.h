@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a sum: bias, scale, activation, and where it is stored. Included by kernels once
+// The steps after a sum: bias, scale, activation, and where it is stored. Included by kernels once
 // for every instruction set, after Highway's own headers: the guard toggles with the set.
 #if defined(LINTEL_MODEL_DENSE_OUTPUTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINTEL_MODEL_DENSE_OUTPUTS_INL_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a product is cut into tiles: shared by the kernels of every instruction set.
+// The tiles that a product is cut into: shared by the kernels of every instruction set.
 #pragma once
 
 #include <cstddef>

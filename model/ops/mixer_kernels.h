@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What token and channel mixers do between their matrix products: norms, gates, short convolutions,
+// Kernels of token and channel mixers between matrix products: norms, gates, short convolutions,
 // recurrences. SIMD by Highway, chosen at run time.
 //
 // As in model/core/kernels.h: pure functions, the bits of a row do not depend on what else is

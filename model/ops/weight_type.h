@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights are held in memory and multiplied.
+// WeightType: the form in which weights are held in memory and multiplied.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a tokenizer's files may ask for.
+// Limits on what a tokenizer's files may ask for.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How texts are cut before byte-level BPE: four regular expressions by one scanner written by hand.
+// Cuts texts before byte-level BPE: four regular expressions by one scanner written by hand.
 #pragma once
 
 #include <cstddef>

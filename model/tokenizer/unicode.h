@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tokenizers need of Unicode: UTF-8 read with errors, four classes of code points, NFC.
+// Unicode for tokenizers: UTF-8 read with errors, four classes of code points, NFC.
 #pragma once
 
 #include <cstddef>

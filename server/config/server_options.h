@@ -74,7 +74,7 @@ struct ServerOptions {
   HttpOptions http = http_by_limit();
   SecurityOptions security;
 
-  // Of all that this server takes; kAutoBytes: read_memory_limit().
+  // The bound of all that this server takes; kAutoBytes: read_memory_limit().
   std::size_t memory_limit_bytes = kAutoBytes;
   std::size_t request_memory_bytes = kAutoBytes;
 

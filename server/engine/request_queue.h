@@ -110,7 +110,7 @@ class RequestQueue final : public MemoryWaiter {
   std::size_t size() const { return size_.load(); }
   // Some of those that wait for memory have got it.
   void on_memory() noexcept override;
-  // Those that wait for memory get none: take_lost() has them, and no more are accepted.
+  // Requests that wait for memory get none: take_lost() has them, and no more are accepted.
   void drop_held();
   bool has_waiting() const { return num_waiting_.load() > 0; }
   // The number of callers that have requests that have not gone.

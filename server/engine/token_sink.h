@@ -167,7 +167,7 @@ struct RequestControl {
   // a resume that comes between the refusal and the end of the step is not lost, and an old one
   // does not undo a later pause.
   std::atomic<bool> resumed{false};
-  // Of the prompt, not read: set before the request's first token.
+  // Tokens of the prompt that were not read: set before the request's first token.
   std::atomic<std::int64_t> cached_tokens{0};
 };
 

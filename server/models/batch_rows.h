@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many sequences a worker should step together, and how many rows of a prompt.
+// Measures how many sequences a worker should step together, and how many rows of a prompt.
 #pragma once
 
 #include <cstddef>

@@ -75,7 +75,7 @@ struct ModelOptions {
   std::filesystem::path on_request;
   std::chrono::milliseconds idle_unload_ms{0};  // unloads unused models; 0: never
   std::vector<std::string> load;                // of the repository, at the start; "*": all
-  // Of all models and adapters together; 0: no bound. kAutoBytes: none until
+  // The bound of all models and adapters together; 0: none. kAutoBytes: none until
   // ModelManager::set_memory().
   std::size_t memory_bytes = kAutoBytes;
   bool strict_config = false;                  // refuse_unknown_keys() of every checkpoint

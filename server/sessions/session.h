@@ -84,12 +84,12 @@ struct SessionRecord {
         checkpoints({options.checkpoint_every, options.checkpoint_keep}) {}
 
   const SessionMemory::Reservation reservation;  // first: until the state is zeroed and freed
-  // Of a one-shot call that waits for memory, or waited: in place of the reservation's.
+  // The place of a one-shot call that waits for memory, or waited, instead of the reservation.
   std::optional<MemoryLine::Ticket> ticket;
   std::optional<SessionMemory::Reservation> of_call;  // additional memory of the call
   std::string id;                                     // empty: one-shot
   std::string model_name;
-  // Of a session that others can see, constant. `initial`: only where tokens before the history's
+  // Constant for a session that others can see. `initial`: only where tokens before the history's
   // base are in it.
   SessionOptions options;
   // Declared before the sequences, which refer to them.

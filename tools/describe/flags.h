@@ -64,7 +64,7 @@ class UnknownFlag : public std::runtime_error {
 // UnknownFlag for a word that CLI11 takes for -h and more flags, run together: "-hf".
 void parse(CLI::App& app, std::vector<std::string> arguments);
 
-// What flags of other programs that run models ask for.
+// ForeignFlag: what a flag of another program that runs models asks for.
 enum class ForeignFlag : std::uint8_t {
   kNone,       // no such flag is known
   kModel,      // a model, by name or path: -m

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Command becomes.
+// The formats that a Command is written in.
 #pragma once
 
 #include <CLI/CLI.hpp>

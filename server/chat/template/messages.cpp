@@ -152,7 +152,7 @@ class MessagePreparation {
 
   Message with_late_as_user(Message messages) const {
     if (!traits_.user_after_results) messages = with_late_in_results(std::move(messages));
-    // What is still misplaced becomes the user's, one message with those of the user beside it
+    // Others that are misplaced become the user's, one message with those of the user beside it
     // where the template refuses to have both.
     Message placed = Message::array();
     bool is_begun = false;  // the first turns are

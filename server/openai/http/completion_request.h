@@ -33,7 +33,7 @@ struct CompletionRequest {
   bool token_ids = false;         // choices have the prompt's and their own
   bool timings = false;           // the answer has them
   TextBiases text_biases;         // lintel.v1 has no texts: biases of their tokens
-  // What lintel.v1 has no fields for: GenerateObject.
+  // Members that lintel.v1 has no fields for: GenerateObject.
   api::AnswerFormat format;
   bool skips_special = true;  // false: special tokens are spelt in the text
   IgnoredMembers ignored;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens between a question and the first token of its answer: the model loads, or reads.
+// Shows what happens between a question and its answer's first token: the model loads, or reads.
 import { isLoaded, models, stateName } from '../wire/models.js';
 
 const EVERY = 1000; // ms

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of an image is hidden: a byte a pixel, 1 where it is.
+// Masks of hidden pixels: a byte a pixel, 1 where it is hidden.
 
 const all = (width, height, hide) => {
   const out = new Uint8Array(width * height);

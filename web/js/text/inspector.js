@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model thought at a character, and what can be done there.
+// Shows what the model thought at a character, and what can be done there.
 import { byId, h } from '../dom.js';
 import { digits, percent } from '../format.js';
 import { tokenName, visible } from './story.js';

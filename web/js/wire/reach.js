@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the server answers: what every call finds, and a look now and then where no call is made.
+// Knows whether the server answers: by every call, and by a look now and then where none is made.
 
 const EVERY = 5000; // ms between two looks at a server that answers
 const AGAIN = 1000; // ms between two looks at one that does not

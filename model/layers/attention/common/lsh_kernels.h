@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention by locality-sensitive hashing computes for one position. SIMD by Highway, chosen
+// Kernels of attention by locality-sensitive hashing for one position. SIMD by Highway, chosen
 // at run time. The rules are those of softmax_kernels.h.
 #pragma once
 
