@@ -20,7 +20,7 @@
 #include "server/core/notification.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/sequence_group.h"
-#include "server/sessions/memory_line.h"
+#include "server/sessions/session_memory.h"
 
 namespace lintel {
 

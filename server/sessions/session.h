@@ -16,7 +16,6 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/sessions/adapter_table.h"
-#include "server/sessions/memory_line.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"

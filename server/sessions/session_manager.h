@@ -20,7 +20,6 @@
 #include "server/core/memory_limit.h"
 #include "server/core/mutex.h"
 #include "server/sessions/adapter_table.h"
-#include "server/sessions/memory_line.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which calls get memory that they wait for.
-#include "server/sessions/memory_line.h"
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -9,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/sessions/session_memory.h"
 #include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
