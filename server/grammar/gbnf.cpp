@@ -653,9 +653,6 @@ NodeId add_gbnf(Grammar& grammar, std::string_view text) {
   return GbnfCompiler(GbnfParser(text).parse(), grammar).add();
 }
 
-namespace {
-
-// A text as GBNF writes it.
 std::string gbnf_text(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -671,6 +668,8 @@ std::string gbnf_text(std::string_view text) {
   }
   return out + '"';
 }
+
+namespace {
 
 bool is_utf8_text(std::string_view text) {
   char32_t c = 0;

@@ -18,6 +18,9 @@ namespace lintel::grammar {
 // with "line N" as its path.
 std::shared_ptr<const Grammar> compile_gbnf(std::string_view text);
 
+// A text in quotes, as GBNF writes it.
+std::string gbnf_text(std::string_view text);
+
 // Replaces tokens by their ids, <[42]>, in GBNF by their texts. The texts match however their bytes
 // are cut into tokens. Throws GrammarError, with "line N" as its path, for ids that the vocabulary
 // does not have, special tokens, and those that are no whole characters.

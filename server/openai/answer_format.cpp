@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/chat/template/request_json.h"
+#include "server/grammar/gbnf.h"
 #include "server/openai/members.h"
 #include "server/rpc/status.h"
 
@@ -71,29 +72,17 @@ std::string read_grammar(const Json& value, api::AnswerFormat& format) {
 // Reads texts as a grammar in GBNF of one of them.
 std::string read_choices(const Json& value, api::AnswerFormat& format) {
   if (!value.is_array() || value.empty()) return "is not a list of texts";
-  std::string grammar = "root ::= ";
+  std::string rules = "root ::= ";
   const char* separator = "";
   for (const Json& choice : value) {
     if (!choice.is_string() || choice.get_ref<const std::string&>().empty()) {
       return "has an item that is no text, or an empty one";
     }
-    grammar += std::exchange(separator, " | ");
-    grammar += '"';
-    for (const char c : choice.get_ref<const std::string&>()) {
-      if (c == '\n') {
-        grammar += "\\n";
-      } else if (c == '\r') {
-        grammar += "\\r";
-      } else if (c == '"' || c == '\\') {
-        (grammar += '\\') += c;
-      } else {
-        grammar += c;
-      }
-    }
-    grammar += '"';
+    rules += std::exchange(separator, " | ");
+    rules += grammar::gbnf_text(choice.get_ref<const std::string&>());
   }
   format.format = api::AnswerFormat::Format::kGrammar;
-  format.format_text = std::move(grammar);
+  format.format_text = std::move(rules);
   return "";
 }
 
