@@ -305,13 +305,23 @@ const Text* replace(Arena& arena, const Text& text, const Text& from, const Text
   return builder.finish(text.markup);
 }
 
+namespace {
+
+// Appends a part of a text to those that it is split into.
+void add_part(Arena& arena, const Text& text, std::size_t begin, std::size_t end,
+              std::vector<Value>& parts) {
+  arena.charge_steps(1);
+  arena.charge_memory(sizeof(Value));
+  parts.push_back(Value::of(part_of(arena, text, begin, end)));
+}
+
+}  // namespace
+
 std::vector<Value> split(Arena& arena, const Text& text, const Text* separator, std::int64_t most) {
   std::vector<Value> parts;
   const std::string_view bytes = text.view();
   const auto add = [&](std::size_t begin, std::size_t end) {
-    arena.charge_steps(1);
-    arena.charge_memory(sizeof(Value));
-    parts.push_back(Value::of(part_of(arena, text, begin, end)));
+    add_part(arena, text, begin, end, parts);
   };
   if (separator != nullptr) {
     if (separator->size == 0) fail("split: the separator is empty");
@@ -349,9 +359,7 @@ std::vector<Value> split_right(Arena& arena, const Text& text, const Text* separ
   std::vector<Value> parts;
   const std::string_view bytes = text.view();
   const auto add = [&](std::size_t begin, std::size_t end) {
-    arena.charge_steps(1);
-    arena.charge_memory(sizeof(Value));
-    parts.push_back(Value::of(part_of(arena, text, begin, end)));
+    add_part(arena, text, begin, end, parts);
   };
   if (separator != nullptr) {
     if (separator->size == 0) fail("rsplit: the separator is empty");
