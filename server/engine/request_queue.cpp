@@ -268,7 +268,7 @@ int RequestQueue::move_lost(Requests& line, TimePoint now, Requests& lost) {
     std::optional<RequestOutcome> outcome = (*it)->lost(now);
     if (!outcome && drops_held && (*it)->waits_for_memory()) outcome = RequestOutcome::kShutdown;
     if (outcome) {
-      // It stays lost: the end of one that it waited behind may give it memory.
+      // The outcome stays: the end of a request before it may still give it memory.
       (*it)->set_lost(*outcome);
       rows += (*it)->slots();
       lost.splice(lost.end(), line, it);

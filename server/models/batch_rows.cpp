@@ -96,7 +96,7 @@ std::size_t worker_bytes(const Transformer& model, int rows, int output_rows, in
                    .wants_output = i + 1 == few});
   }
   model.step(fed, workspace);
-  // In recompute mode a step has the rows of the whole sequence, and half as many to spare.
+  // A step of recompute mode has the rows of the whole sequence, and half as many to spare.
   const std::int64_t most =
       model.recomputes() ? std::max<std::int64_t>(rows, length * 3 / 2) : rows;
   const std::size_t step = workspace.bytes() / static_cast<std::size_t>(few) *

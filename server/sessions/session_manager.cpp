@@ -390,7 +390,7 @@ SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& mo
     return one_shot_bytes(transformer, fed_tokens(transformer, tokens), num_samples, call_bytes);
   };
   const std::size_t bytes = bytes_of(limit);
-  // Those who wait go first.
+  // Calls that wait for memory go first.
   const bool comes_later = line_.size() > 0 && bytes <= memory_.most_bytes();
   SessionMemory::Result admitted =
       comes_later ? SessionMemory::Result{{}, {SessionError::kOutOfMemory, bytes}}

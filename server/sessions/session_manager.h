@@ -265,7 +265,7 @@ class SessionManager {
   std::size_t bytes_in_use() const;
   std::size_t num_sessions() const;
   Stats stats() const;
-  // With the memory that set_memory() has set.
+  // The options, with the memory that set_memory() has set.
   Options options() const {
     Options now = options_;
     now.session_memory_bytes = memory_.limit_bytes();

@@ -39,7 +39,7 @@ extern "C" int connect(int socket, const sockaddr* address, socklen_t size) {
 }
 
 namespace lintel::testing {
-TEST_CASE("clients whose first connections fail connect again, before anything is measured") {
+TEST_CASE("clients connect again where their first connections fail, before anything is measured") {
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});
@@ -118,7 +118,7 @@ TEST_CASE("the window is as long as it takes to see a token, however short it wa
   CHECK(result.seconds > 1e-9);
 }
 
-TEST_CASE("a measurement whose clients fail ends at once, without its window") {
+TEST_CASE("a measurement ends at once where its clients fail, without its window") {
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});

@@ -195,7 +195,7 @@ TEST_CASE("a word that begins with -h is an unknown flag unless help is asked fo
   CHECK(program.text == "-hf");
 }
 
-TEST_CASE("flags of other programs are known by what they ask for") {
+TEST_CASE("foreign_flag: says what a flag of another program asks for") {
   CHECK(foreign_flag("-hf") == ForeignFlag::kHub);
   CHECK(foreign_flag("--n-gpu-layers") == ForeignFlag::kProcessor);
   CHECK(foreign_flag("-h") == ForeignFlag::kNone);

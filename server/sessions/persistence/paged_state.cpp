@@ -35,7 +35,7 @@ class RunBytes final : public StateWriter {
  public:
   explicit RunBytes(std::int64_t end) : end_(end) {}
 
-  // In so many runs: see write_run().
+  // The size of all blocks, written in so many runs by write_run().
   std::size_t bytes(std::size_t runs) const { return runs * sizeof(std::uint32_t) + bytes_; }
   void block(const SharedBlock& block, std::int64_t end) override {
     if (end > 0 && end <= end_) bytes_ += sizeof(std::uint32_t) + block.bytes().size();

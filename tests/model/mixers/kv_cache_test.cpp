@@ -247,7 +247,7 @@ TEST_CASE("KV cache: one that was saved in another type is converted cell by cel
     CHECK(loaded->bytes() == expected->bytes());
     load(*follower, static_cast<std::int64_t>(end), bytes_of(*source, since));
     CHECK(bytes_of(*follower) == bytes_of(*expected));
-    // It continues as a cache of its own type.
+    // The converted cache continues as one of its own type.
     after.feed(*loaded, end + 40);
     const auto continued = after.make();
     continued->assign(*expected);

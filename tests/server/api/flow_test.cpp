@@ -233,7 +233,7 @@ std::size_t sample_bytes(std::size_t num_tokens) {
   return SessionManager::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + num_tokens * 64;
 }
 
-TEST_CASE("max-queue-wait 0: a call whose state does not fit now is refused at once") {
+TEST_CASE("a call is refused at once where its state does not fit now, with max-queue-wait 0") {
   ServerOptions options = test_options();
   options.models.scheduling.speculation = Speculation::kOff;
   const std::size_t session_bytes = SessionManager::session_bytes(

@@ -207,7 +207,7 @@ TEST_CASE("a chat without a model gets the only model that can chat, loaded or n
   // The files are read again once they have changed.
   add_template("plain");
   CHECK(ask()["error"]["message"] == "model: several models chat, name one: plain, talk");
-  // Of several versions the newest decides, though an older one cannot be loaded.
+  // The newest version decides, even if an older one cannot be loaded.
   add_template("two/2");
   CHECK(ask()["error"]["message"] == "model: several models chat, name one: plain, talk, two");
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kPlanMiB = std::size_t{1} << 20;
 constexpr std::size_t kPlanGiB = std::size_t{1} << 30;
 
-// What a server of one model has by default, with HTTP.
+// The defaults of a server with one model and HTTP.
 ServerOptions default_options() {
   ServerOptions options;
   options.models.directories.push_back({"m", "m"});
@@ -47,7 +47,7 @@ TEST_CASE("memory plan: sessions get the rest of 0.9 of the limit", "[memory_pla
   struct Case {
     std::size_t limit, requests, queues, connections, http, responses, sessions;
   };
-  // In MiB; 64 for the program, 8 for weights, 4 for workers.
+  // Sizes in MiB; the program has 64, weights have 8, workers 4.
   const Case cases[] = {
       {512, 64, 32, 32, 16, 16, 224},
       {2048, 256, 128, 128, 64, 64, 1127},

@@ -386,7 +386,7 @@ TEST_CASE("a server without 64 MiB for sessions does not start, and shows its pl
         "memory: sum", "--session-memory auto has ", " 64MiB are required"}) {
     CHECK_THAT(ended.err, Contains(part));
   }
-  // What is given is not checked against the limit.
+  // Sizes that are given are not checked against the limit.
   Process server(command_of({"--model", model.path, "--listen", "127.0.0.1:0", "--memory-limit",
                              "200MiB", "--request-memory", "100MiB", "--session-memory", "1GiB"}));
   server.read_out_until("ready on");

@@ -131,7 +131,7 @@ TEST_CASE("the first token of a short prompt does not wait for ten long ones") {
   const auto behind = steps_to_first("");
   CHECK(behind.first <= 2 * alone.first + 1);
   CHECK(behind.second == alone.second);
-  // What a session has had read before is no part of its prompt.
+  // Tokens that a session has had read before are no part of its prompt.
   const auto continued_behind = steps_to_first(same);
   CHECK(continued_behind.first <= 2 * continued.first + 1);
   CHECK(continued_behind.second == continued.second);

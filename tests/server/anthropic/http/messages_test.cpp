@@ -269,7 +269,8 @@ std::int64_t number_after(const std::string& text, const std::string& words) {
   return std::stoll(text.substr(at + words.size()));
 }
 
-TEST_CASE("an answer that never fits is refused with what fits, and its default ends there") {
+TEST_CASE(
+    "messages: the tokens of an answer are refused beyond what fits, and by default end there") {
   const TemporaryDirectory directory;
   write_llama_text_model(directory.path());
   const std::shared_ptr<const Transformer> model = Transformer::load(

@@ -117,7 +117,7 @@ TEST_CASE("a model has the room that sessions of it have in memory") {
   const v1::Model tokens = model("tokens");  // without an end, in a constant state
   CHECK(tokens.room_session_tokens() == 0);
   CHECK(tokens.room_tokens() == 0);
-  // As many can be created, and not one more.
+  // The server creates as many sessions as it names, and not one more.
   for (std::int64_t i = 0; i < tokens.room_sessions(); ++i) create_session(server, "tokens");
   v1::Session session;
   v1::CreateSessionRequest request;
